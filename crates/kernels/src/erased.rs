@@ -1,0 +1,250 @@
+//! Views whose element type is erased and rows of them as the arithmetic type.
+
+use crate::element::sealed::{Store, StoreMut};
+use crate::real::Real;
+use crate::view::Layout;
+use crate::{Element, View, ViewMut};
+use std::marker::PhantomData;
+
+/// A view to read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Source<'a, A> {
+    store: Store<'a, A>,
+    layout: Layout,
+}
+
+/// Rows to read: row `r` starts at `data[r * pitch]`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rows<'a, A> {
+    pub(crate) data: &'a [A],
+    pub(crate) pitch: usize,
+}
+
+impl<'a, A: Real> Source<'a, A> {
+    pub(crate) fn new<T: Element<Acc = A>>(view: &View<'a, T>) -> Self {
+        Self {
+            store: T::store(view.data),
+            layout: view.layout.broadcast(),
+        }
+    }
+
+    /// Strides; 0 along axes of size 1.
+    pub(crate) fn strides(&self) -> [isize; 4] {
+        self.layout.strides
+    }
+
+    /// `count` rows from `first` on where they lie, if their elements are of the arithmetic type and adjacent.
+    #[inline(always)]
+    pub(crate) fn direct(
+        &self,
+        batch: usize,
+        head: usize,
+        first: usize,
+        count: usize,
+    ) -> Option<Rows<'a, A>> {
+        let Store::Native(data) = self.store else {
+            return None;
+        };
+        let [.., row, element] = self.layout.strides;
+        let width = self.layout.shape[3];
+        if count == 0 || width == 0 || (element != 1 && width > 1) || (row < 0 && count > 1) {
+            return None;
+        }
+        let pitch = if count > 1 { row as usize } else { 0 };
+        let start = self.layout.row(batch, head, first) as usize;
+        Some(Rows {
+            data: &data[start..start + (count - 1) * pitch + width],
+            pitch,
+        })
+    }
+
+    /// `count` rows from `first` on: where they lie, or else copied to `copy`, `width` apart.
+    #[inline(always)]
+    pub(crate) fn rows<'s>(
+        &self,
+        batch: usize,
+        head: usize,
+        first: usize,
+        count: usize,
+        width: usize,
+        copy: &'s mut [A],
+    ) -> Rows<'s, A>
+    where
+        'a: 's,
+    {
+        if let Some(rows) = self.direct(batch, head, first, count) {
+            return rows;
+        }
+        for r in 0..count {
+            self.read(batch, head, first + r, 0, &mut copy[r * width..(r + 1) * width]);
+        }
+        Rows {
+            data: copy,
+            pitch: width,
+        }
+    }
+
+    /// Copies the elements of a row from `column` on.
+    pub(crate) fn read(
+        &self,
+        batch: usize,
+        head: usize,
+        row: usize,
+        column: usize,
+        to: &mut [A],
+    ) {
+        let stride = self.layout.strides[3];
+        let start = self.layout.row(batch, head, row) + column as isize * stride;
+        match self.store {
+            Store::Native(data) => copy(data, start, stride, to, |x| x),
+            Store::F16(data) => copy(data, start, stride, to, |x| A::from_f32(x.to_f32())),
+            Store::Bf16(data) => copy(data, start, stride, to, |x| A::from_f32(x.to_f32())),
+        }
+    }
+
+    /// Copies a column of `to.len()` rows.
+    pub(crate) fn read_column(
+        &self,
+        batch: usize,
+        head: usize,
+        row: usize,
+        column: usize,
+        to: &mut [A],
+    ) {
+        let [.., stride, element] = self.layout.strides;
+        let start = self.layout.row(batch, head, row) + column as isize * element;
+        match self.store {
+            Store::Native(data) => copy(data, start, stride, to, |x| x),
+            Store::F16(data) => copy(data, start, stride, to, |x| A::from_f32(x.to_f32())),
+            Store::Bf16(data) => copy(data, start, stride, to, |x| A::from_f32(x.to_f32())),
+        }
+    }
+}
+
+#[inline(always)]
+fn copy<T: Copy, A>(data: &[T], start: isize, stride: isize, to: &mut [A], cast: impl Fn(T) -> A) {
+    if to.is_empty() {
+        return;
+    }
+    if stride == 1 {
+        let from = &data[start as usize..start as usize + to.len()];
+        for (to, &from) in to.iter_mut().zip(from) {
+            *to = cast(from);
+        }
+    } else {
+        for (k, to) in to.iter_mut().enumerate() {
+            *to = cast(data[(start + k as isize * stride) as usize]);
+        }
+    }
+}
+
+/// A mutable view that several threads write, each its own rows.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Target<'a, A> {
+    store: StoreMut<A>,
+    layout: Layout,
+    life: PhantomData<&'a mut [A]>,
+}
+
+// SAFETY: the memory is reached only through the unsafe methods, whose callers write disjoint rows.
+unsafe impl<A: Send> Send for Target<'_, A> {}
+// SAFETY: as above.
+unsafe impl<A: Send> Sync for Target<'_, A> {}
+
+impl<'a, A: Real> Target<'a, A> {
+    pub(crate) fn new<T: Element<Acc = A>>(view: ViewMut<'a, T>) -> Self {
+        Self {
+            store: T::store_mut(view.data),
+            layout: view.layout,
+            life: PhantomData,
+        }
+    }
+
+    pub(crate) fn shape(&self) -> [usize; 4] {
+        self.layout.shape
+    }
+
+    /// Whether [`Target::row`] gives rows.
+    pub(crate) fn is_direct(&self) -> bool {
+        matches!(self.store, StoreMut::Native(_))
+            && (self.layout.strides[3] == 1 || self.layout.shape[3] == 1)
+    }
+
+    /// A row where it lies, if its elements are of the arithmetic type and adjacent.
+    ///
+    /// # Safety
+    ///
+    /// The index must lie inside of the shape, and until the slice is gone nothing else may use this row.
+    #[inline(always)]
+    #[allow(clippy::mut_from_ref)]
+    pub(crate) unsafe fn row(&self, batch: usize, head: usize, row: usize) -> Option<&'a mut [A]> {
+        match self.store {
+            StoreMut::Native(data) if self.is_direct() => {
+                let start = self.layout.row(batch, head, row);
+                // SAFETY: the view's constructor found every element inside of its data and no element reached
+                // twice; the caller promises that the row is inside and not in use.
+                Some(unsafe {
+                    std::slice::from_raw_parts_mut(data.offset(start), self.layout.shape[3])
+                })
+            }
+            _ => None,
+        }
+    }
+
+    /// Writes a row.
+    ///
+    /// # Safety
+    ///
+    /// The index must lie inside of the shape, and nothing else may use this row meanwhile.
+    pub(crate) unsafe fn write(&self, batch: usize, head: usize, row: usize, from: &[A]) {
+        assert!(from.len() <= self.layout.shape[3]);
+        let (start, stride) = (self.layout.row(batch, head, row), self.layout.strides[3]);
+        for (k, &x) in from.iter().enumerate() {
+            let at = start + k as isize * stride;
+            // SAFETY: as in `row`; the assertion keeps `k` inside of the row.
+            unsafe {
+                match self.store {
+                    StoreMut::Native(data) => *data.offset(at) = x,
+                    StoreMut::F16(data) => *data.offset(at) = half::f16::from_f64(x.into()),
+                    StoreMut::Bf16(data) => *data.offset(at) = half::bf16::from_f64(x.into()),
+                }
+            }
+        }
+    }
+}
+
+/// A mutable slice of which several threads write disjoint parts.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shared<'a, A> {
+    data: *mut A,
+    len: usize,
+    life: PhantomData<&'a mut [A]>,
+}
+
+// SAFETY: the memory is reached only through `part`, whose callers take disjoint parts.
+unsafe impl<A: Send> Send for Shared<'_, A> {}
+// SAFETY: as above.
+unsafe impl<A: Send> Sync for Shared<'_, A> {}
+
+impl<'a, A> Shared<'a, A> {
+    pub(crate) fn new(data: &'a mut [A]) -> Self {
+        Self {
+            data: data.as_mut_ptr(),
+            len: data.len(),
+            life: PhantomData,
+        }
+    }
+
+    /// A part of the slice.
+    ///
+    /// # Safety
+    ///
+    /// Until the part is gone nothing else may use any element of it.
+    #[inline(always)]
+    #[allow(clippy::mut_from_ref)]
+    pub(crate) unsafe fn part(&self, start: usize, len: usize) -> &'a mut [A] {
+        assert!(start.checked_add(len).is_some_and(|end| end <= self.len));
+        // SAFETY: inside of the slice by the assertion; the caller promises that it is not in use.
+        unsafe { std::slice::from_raw_parts_mut(self.data.add(start), len) }
+    }
+}

@@ -1,0 +1,404 @@
+//! The forward pass: one visit to the keys for each block of queries, with a running softmax.
+//!
+//! Lanes are queries and keys are broadcast, so that keys and values are read where they lie and neither the maximum
+//! nor the sum of a row crosses lanes. Milakov and Gimelshein, <https://arxiv.org/abs/1805.02867> (the running
+//! softmax); Dao et al., <https://arxiv.org/abs/2205.14135> (tiles).
+
+use crate::block::Block;
+use crate::context::{BLOCK, Context, KEYS};
+use crate::erased::{Shared, Target};
+use crate::micro::{NV, Take, accumulate, dots, width};
+use crate::pack::{lanes_to_rows, rows_to_lanes};
+use crate::parallel::{self, Tasks};
+use crate::problem::{check_len, check_shape};
+use crate::real::{Real, V, lanes, load, splat, store};
+use crate::scores::{Place, Seen, adjust, hashes, keep, scratch_len};
+use crate::scratch::Scratch;
+use crate::{Element, Error, Problem, ViewMut};
+use macerator::{Simd, WithSimd};
+
+/// Attention's output and the logsumexp of each row of scores.
+///
+/// # Shapes
+///
+/// - out: `[batch, heads, query_len, d_v]`
+/// - lse: `batch * heads * query_len` entries; natural logarithm, with the sink, before dropout
+///
+/// # Errors
+///
+/// If shapes do not fit together, a number is outside of what it is defined for, or the instructions asked for are
+/// missing. Nothing is written then.
+///
+/// # Example
+///
+/// The second query sees both keys, the first only key 0:
+///
+/// ```
+/// use kernels::{KeyRanges, Problem, View, ViewMut};
+///
+/// let (q, k, v) = ([0.0_f32; 2], [1.0, -1.0], [1.0, 3.0]);
+/// let mut problem = Problem::new(
+///     View::contiguous(&q, [1, 1, 2, 1])?,
+///     View::contiguous(&k, [1, 1, 2, 1])?,
+///     View::contiguous(&v, [1, 1, 2, 1])?,
+/// );
+/// problem.key_ranges = Some(KeyRanges { first: &[0, 0], end: &[1, 2], position: &[] });
+/// let (mut out, mut lse) = ([0.0; 2], [0.0; 2]);
+/// kernels::forward(&problem, ViewMut::contiguous(&mut out, [1, 1, 2, 1])?, &mut lse)?;
+/// assert_eq!(out, [1.0, 2.0]);
+/// assert_eq!(lse[0], 0.0);
+/// # Ok::<(), kernels::Error>(())
+/// ```
+pub fn forward<T: Element>(
+    problem: &Problem<T>,
+    out: ViewMut<T>,
+    lse: &mut [T::Acc],
+) -> Result<(), Error> {
+    let ctx = Context::new(problem)?;
+    let sizes = ctx.sizes;
+    check_shape("out", out.shape(), sizes.out())?;
+    check_len("lse", lse.len(), sizes.rows())?;
+    let (out, lse) = (Target::new(out), Shared::new(lse));
+    let flops = 2.0 * ctx.product_flops();
+    parallel::run(sizes.batch * sizes.heads * ctx.blocks(), flops, |tasks| {
+        ctx.isa.dispatch(Worker {
+            ctx: &ctx,
+            out,
+            lse,
+            tasks,
+        });
+    });
+    Ok(())
+}
+
+/// One thread's share.
+struct Worker<'a, 'p, A: Real> {
+    ctx: &'a Context<'p, A>,
+    out: Target<'a, A>,
+    lse: Shared<'a, A>,
+    tasks: &'a Tasks,
+}
+
+/// A worker's memory.
+struct Memory<'s, A> {
+    /// Queries and outputs as lanes, tile after tile.
+    query: &'s mut [A],
+    out: &'s mut [A],
+    /// Scores, then weights, of one tile: a row of lanes a key.
+    weights: &'s mut [A],
+    extras: &'s mut [A],
+    keys: &'s mut [A],
+    values: &'s mut [A],
+    line: &'s mut [A],
+}
+
+/// The running softmax of each row of a block.
+struct Running<A> {
+    /// What is subtracted from scores: at most 8 below the largest so far, so that it seldom changes.
+    shift: [A; BLOCK],
+    sum: [A; BLOCK],
+}
+
+impl<A: Real> WithSimd for Worker<'_, '_, A> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self) {
+        let Self {
+            ctx,
+            out,
+            lse,
+            tasks,
+        } = self;
+        let sizes = &ctx.sizes;
+        let width = width::<S, A>();
+        let lens = [
+            BLOCK * sizes.d_k,
+            BLOCK * sizes.d_v,
+            KEYS * width,
+            scratch_len::<S, A>(),
+            KEYS * sizes.d_k,
+            KEYS * sizes.d_v,
+            sizes.d_k.max(sizes.d_v),
+        ];
+        let mut scratch = Scratch::new(&lens);
+        let [query, packed_out, weights, extras, keys, values, line] = scratch.pieces(lens);
+        let mut memory = Memory {
+            query,
+            out: packed_out,
+            weights,
+            extras,
+            keys,
+            values,
+            line,
+        };
+        let blocks = ctx.blocks();
+        while let Some(run) = tasks.next() {
+            for task in run {
+                // The last rows first: under a causal mask they are the longest.
+                let start = (blocks - 1 - task % blocks) * BLOCK;
+                let (batch, head) = (task / blocks / sizes.heads, task / blocks % sizes.heads);
+                let block = Block::new(ctx, batch, start, width);
+                let mut running = attend::<S, A>(ctx, &block, (batch, head), &mut memory);
+
+                let first = (batch * sizes.heads + head) * sizes.queries + start;
+                // SAFETY: each task has rows of its own.
+                let lse = unsafe { lse.part(first, block.rows) };
+                finish(ctx, &block, head, &mut running, lse);
+                // SAFETY: as above.
+                unsafe {
+                    lanes_to_rows::<S, A>(
+                        &out,
+                        (batch, head),
+                        &block,
+                        sizes.d_v,
+                        &running.sum,
+                        memory.out,
+                        memory.line,
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Visits the keys of a block of queries: leaves sums of weighted values in `memory.out`.
+#[inline(always)]
+fn attend<S: Simd, A: Real>(
+    ctx: &Context<'_, A>,
+    block: &Block,
+    (batch, head): (usize, usize),
+    memory: &mut Memory<'_, A>,
+) -> Running<A> {
+    let sizes = &ctx.sizes;
+    let (width, d_k, d_v) = (width::<S, A>(), sizes.d_k, sizes.d_v);
+    let kv_head = ctx.kv_head(head);
+    let extras = ctx.has_extras();
+    rows_to_lanes::<S, A>(
+        &ctx.query,
+        (batch, head),
+        block,
+        d_k,
+        ctx.query_factor(),
+        memory.query,
+        memory.line,
+    );
+    memory.out[..block.tiles * width * d_v].fill(A::ZERO);
+    let hashes = hashes(ctx, block, batch, head);
+    let (shift, sum) = match ctx.sink {
+        Some(sink) => {
+            let logit = sink[head] * A::LOG2_E;
+            (logit, if logit == -A::INFINITY { A::ZERO } else { A::ONE })
+        }
+        None => (-A::INFINITY, A::ZERO),
+    };
+    let mut running = Running {
+        shift: [shift; BLOCK],
+        sum: [sum; BLOCK],
+    };
+
+    let (mut from, end) = block.range;
+    while from < end {
+        let to = end.min(from + KEYS);
+        let count = to - from;
+        let keys = ctx.key.rows(batch, kv_head, from, count, d_k, memory.keys);
+        let values = ctx
+            .value
+            .rows(batch, kv_head, from, count, d_v, memory.values);
+        for tile in 0..block.tiles {
+            let (first, end) = block.visit(tile, from, to);
+            if first == end {
+                continue;
+            }
+            let rows = end - first;
+            let place = Place {
+                batch,
+                head,
+                tile,
+                from: first,
+                to: end,
+            };
+            let mut scores = Scores::<S, A> {
+                tile: memory.weights,
+                highest: [splat::<S, A>(-A::INFINITY); NV],
+            };
+            dots(
+                &keys.data[(first - from) * keys.pitch..],
+                keys.pitch,
+                rows,
+                &memory.query[tile * d_k * width..(tile + 1) * d_k * width],
+                d_k,
+                &mut scores,
+            );
+            let mut highest = scores.highest;
+            if extras || block.is_cut(tile, first, end) {
+                let seen = adjust::<S, A>(
+                    ctx,
+                    block,
+                    place,
+                    memory.weights,
+                    width,
+                    None,
+                    memory.extras,
+                );
+                if seen == Seen::Nothing {
+                    continue;
+                }
+                highest = highest_of::<S, A>(memory.weights, rows);
+            }
+            let out = &mut memory.out[tile * d_v * width..(tile + 1) * d_v * width];
+            let shift = raise::<S, A>(&mut running, tile, highest, out);
+            soften::<S, A>(&mut running, tile, shift, memory.weights, rows);
+            if let Some(dropping) = &ctx.dropout {
+                for row in 0..rows {
+                    let factors = keep::<S, A>(dropping, &hashes, tile, first + row);
+                    for n in 0..NV {
+                        let at = row * width + n * lanes::<S, A>();
+                        let weight = load::<S, A>(memory.weights, at);
+                        store(memory.weights, at, weight * factors[n]);
+                    }
+                }
+            }
+            if d_v > 0 {
+                accumulate::<S, A>(
+                    &values.data[(first - from) * values.pitch..],
+                    values.pitch,
+                    d_v,
+                    memory.weights,
+                    width,
+                    rows,
+                    out,
+                    false,
+                );
+            }
+        }
+        from = to;
+    }
+    running
+}
+
+/// Stores scores and finds the highest of each lane.
+struct Scores<'s, S: Simd, A: Real> {
+    tile: &'s mut [A],
+    highest: [V<S, A>; NV],
+}
+
+impl<S: Simd, A: Real> Take<S, A> for Scores<'_, S, A> {
+    #[inline(always)]
+    fn take<const R: usize>(&mut self, row: usize, sums: &[[V<S, A>; NV]; R]) {
+        let (width, lanes) = (width::<S, A>(), lanes::<S, A>());
+        let tile = &mut self.tile[row * width..(row + R) * width];
+        for r in 0..R {
+            for n in 0..NV {
+                store(tile, r * width + n * lanes, sums[r][n]);
+                self.highest[n] = self.highest[n].max(sums[r][n]);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn highest_of<S: Simd, A: Real>(tile: &[A], rows: usize) -> [V<S, A>; NV] {
+    let (width, lanes) = (width::<S, A>(), lanes::<S, A>());
+    let mut highest = [splat::<S, A>(-A::INFINITY); NV];
+    for row in tile[..rows * width].chunks_exact(width) {
+        for n in 0..NV {
+            highest[n] = highest[n].max(load(row, n * lanes));
+        }
+    }
+    highest
+}
+
+/// Raises the shift of a tile's rows if a score is more than 8 above it, and scales down what was summed under the
+/// old one. Returns the shift.
+///
+/// Powers up to 2^8 cost no accuracy, and most tiles then change nothing.
+#[inline(always)]
+fn raise<S: Simd, A: Real>(
+    running: &mut Running<A>,
+    tile: usize,
+    highest: [V<S, A>; NV],
+    out: &mut [A],
+) -> [V<S, A>; NV] {
+    let (width, lanes) = (width::<S, A>(), lanes::<S, A>());
+    let shifts = &mut running.shift[tile * width..(tile + 1) * width];
+    let sums = &mut running.sum[tile * width..(tile + 1) * width];
+    let lowest = splat::<S, A>(A::from_f64(-1e30));
+    let slack = splat::<S, A>(A::from_f64(8.0));
+    let mut shift = [lowest; NV];
+    let mut raised = false;
+    for n in 0..NV {
+        shift[n] = load::<S, A>(shifts, n * lanes);
+        raised |= highest[n].gt(shift[n] + slack).any();
+    }
+    if raised {
+        let mut factor = [lowest; NV];
+        for n in 0..NV {
+            let new = shift[n].max(highest[n]);
+            // A row that has seen nothing yet: -inf less -inf is no number.
+            factor[n] = A::exp2::<S>(shift[n] - new.max(lowest));
+            store(shifts, n * lanes, new);
+            store(sums, n * lanes, load::<S, A>(sums, n * lanes) * factor[n]);
+            shift[n] = new;
+        }
+        for row in out.chunks_exact_mut(width) {
+            for n in 0..NV {
+                store(row, n * lanes, load::<S, A>(row, n * lanes) * factor[n]);
+            }
+        }
+    }
+    for n in 0..NV {
+        shift[n] = shift[n].max(lowest);
+    }
+    shift
+}
+
+/// Turns scores into weights, not yet divided by their sum, and adds them up.
+#[inline(always)]
+fn soften<S: Simd, A: Real>(
+    running: &mut Running<A>,
+    tile: usize,
+    shift: [V<S, A>; NV],
+    weights: &mut [A],
+    rows: usize,
+) {
+    let (width, lanes) = (width::<S, A>(), lanes::<S, A>());
+    let mut sums = [splat::<S, A>(A::ZERO); NV];
+    for row in weights[..rows * width].chunks_exact_mut(width) {
+        for n in 0..NV {
+            let weight = A::exp2::<S>(load::<S, A>(row, n * lanes) - shift[n]);
+            store(row, n * lanes, weight);
+            sums[n] += weight;
+        }
+    }
+    let running = &mut running.sum[tile * width..(tile + 1) * width];
+    for n in 0..NV {
+        let sum = load::<S, A>(running, n * lanes) + sums[n];
+        store(running, n * lanes, sum);
+    }
+}
+
+/// Writes the logsumexp of each row and leaves in `running.sum` what its output is to be multiplied by.
+#[inline(always)]
+fn finish<A: Real>(
+    ctx: &Context<'_, A>,
+    block: &Block,
+    head: usize,
+    running: &mut Running<A>,
+    lse: &mut [A],
+) {
+    let nothing = ctx.sink.map_or(-A::INFINITY, |sink| sink[head]);
+    for row in 0..block.rows {
+        let sum = running.sum[row];
+        // Not `sum > 0`, which would hide a sum that is no number.
+        if !block.live[row] || sum == A::ZERO {
+            lse[row] = nothing;
+            running.sum[row] = A::ZERO;
+        } else {
+            let shift: f64 = running.shift[row].into();
+            let log: f64 = sum.ln().into();
+            lse[row] = A::from_f64(shift * std::f64::consts::LN_2 + log);
+            running.sum[row] = A::from_f64(1.0 / sum.into());
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! The arithmetic types and the functions of vectors that the kernels need.
+
+use crate::Element;
+use macerator::{
+    ReduceAdd, Scalar, Simd, VAdd, VDiv, VMaskReduce, VMul, VMulAdd, VOrd, VSelect, VSub, Vector,
+};
+use std::ops::{AddAssign, MulAssign, Neg};
+
+/// The arithmetic types: `f32` and `f64`.
+///
+/// Sealed; its methods are the kernels' own.
+pub trait Real:
+    Element<Acc = Self>
+    + Scalar
+    + VAdd
+    + VSub
+    + VMul
+    + VDiv
+    + VMulAdd
+    + VOrd
+    + VSelect
+    + VMaskReduce
+    + ReduceAdd
+    + PartialOrd
+    + AddAssign
+    + MulAssign
+    + Neg<Output = Self>
+    + Into<f64>
+{
+    #[doc(hidden)]
+    const ZERO: Self;
+    #[doc(hidden)]
+    const ONE: Self;
+    #[doc(hidden)]
+    const INFINITY: Self;
+    #[doc(hidden)]
+    const LOG2_E: Self;
+
+    #[doc(hidden)]
+    fn from_f64(x: f64) -> Self;
+
+    #[doc(hidden)]
+    fn from_f32(x: f32) -> Self;
+
+    /// From a length or a distance between positions; exact below 2^24 for `f32`.
+    #[doc(hidden)]
+    fn from_i64(x: i64) -> Self;
+
+    #[doc(hidden)]
+    fn ln(self) -> Self;
+
+    /// 2 to the power of the nearest whole number, and the rest in `[-1/2, 1/2]`.
+    #[doc(hidden)]
+    fn split<S: Simd>(x: Vector<S, Self>) -> (Vector<S, Self>, Vector<S, Self>);
+
+    /// 2 to the power `x` for `x` up to 127; exactly 0 where that is not a normal number.
+    #[doc(hidden)]
+    fn exp2<S: Simd>(x: Vector<S, Self>) -> Vector<S, Self>;
+
+    /// 2 to the power `x`, minus 1, for `x` in `[-64, 64]`.
+    #[doc(hidden)]
+    fn exp2_m1<S: Simd>(x: Vector<S, Self>) -> Vector<S, Self>;
+}
+
+/// A vector of the instruction set `S`.
+pub(crate) type V<S, A> = Vector<S, A>;
+
+#[inline(always)]
+pub(crate) fn splat<S: Simd, A: Real>(x: A) -> V<S, A> {
+    x.splat::<S>()
+}
+
+#[inline(always)]
+pub(crate) fn lanes<S: Simd, A: Real>() -> usize {
+    A::lanes::<S>()
+}
+
+/// The vector at `data[at..]`.
+#[inline(always)]
+pub(crate) fn load<S: Simd, A: Real>(data: &[A], at: usize) -> V<S, A> {
+    let from = &data[at..at + lanes::<S, A>()];
+    // SAFETY: `from` has one vector's elements.
+    unsafe { A::vload_unaligned(from.as_ptr()) }
+}
+
+/// Writes a vector to `data[at..]`.
+#[inline(always)]
+pub(crate) fn store<S: Simd, A: Real>(data: &mut [A], at: usize, value: V<S, A>) {
+    let to = &mut data[at..at + lanes::<S, A>()];
+    // SAFETY: `to` has one vector's elements.
+    unsafe { A::vstore_unaligned(to.as_mut_ptr(), value) }
+}
+
+/// `a * b + c`, fused where there is an instruction for it.
+#[inline(always)]
+pub(crate) fn mul_add<S: Simd, A: Real>(a: V<S, A>, b: V<S, A>, c: V<S, A>) -> V<S, A> {
+    // The scalar backend would call the C library for every lane.
+    if <A as VMulAdd>::is_accelerated::<S>() {
+        a.mul_add(b, c)
+    } else {
+        a * b + c
+    }
+}
+
+/// The hyperbolic tangent, good to about two units in the last place, also near 0.
+#[inline(always)]
+pub(crate) fn tanh<S: Simd, A: Real>(x: V<S, A>) -> V<S, A> {
+    // tanh(x) = e / (e + 2) with e = exp(2x) - 1, which is accurate near 0. 1 to rounding from 20 on.
+    // NaN falls through the comparisons.
+    let limit = splat::<S, A>(A::from_f64(20.0));
+    let x = x.gt(limit).select(limit, x);
+    let low = splat::<S, A>(A::from_f64(-20.0));
+    let x = x.lt(low).select(low, x);
+    let e = A::exp2_m1(x * splat(A::from_f64(2.0 * std::f64::consts::LOG2_E)));
+    e / (e + splat(A::from_f64(2.0)))
+}
+
+/// Horner's rule, the highest coefficient last.
+#[inline(always)]
+fn polynomial<S: Simd, A: Real, const N: usize>(x: V<S, A>, coefficients: [A; N]) -> V<S, A> {
+    let mut sum = splat::<S, A>(coefficients[N - 1]);
+    for k in (0..N - 1).rev() {
+        sum = mul_add(sum, x, splat(coefficients[k]));
+    }
+    sum
+}
+
+// The polynomials are relative minimax fits (Remez, 60 digits) on [-1/2, 1/2]: of 2^x with error 1.9e-9 and 3.1e-18,
+// of (2^x - 1) / x with 2.3e-10 and 2.3e-19.
+macro_rules! real {
+    ($ty:ident, $int:ident, $mantissa:literal, $magic:literal, $lowest:literal, $exp2:expr, $exp2_m1:expr) => {
+        impl Real for $ty {
+            const ZERO: Self = 0.0;
+            const ONE: Self = 1.0;
+            const INFINITY: Self = $ty::INFINITY;
+            const LOG2_E: Self = std::$ty::consts::LOG2_E;
+
+            #[inline(always)]
+            fn from_f64(x: f64) -> Self {
+                x as $ty
+            }
+
+            #[inline(always)]
+            fn from_f32(x: f32) -> Self {
+                x as $ty
+            }
+
+            #[inline(always)]
+            fn from_i64(x: i64) -> Self {
+                x as $ty
+            }
+
+            #[inline(always)]
+            fn ln(self) -> Self {
+                self.ln()
+            }
+
+            #[inline(always)]
+            fn split<S: Simd>(x: V<S, Self>) -> (V<S, Self>, V<S, Self>) {
+                // The sum is so large that its last bit is worth 1: it rounds, and the integer is in its low bits.
+                let magic = splat::<S, $ty>($magic);
+                let shifted = x + magic;
+                let rest = x - (shifted - magic);
+                let exponent = shifted.reinterpret::<$int>() << $mantissa;
+                let one = splat::<S, $ty>(1.0).reinterpret::<$int>();
+                ((exponent + one).reinterpret::<$ty>(), rest)
+            }
+
+            #[inline(always)]
+            fn exp2<S: Simd>(x: V<S, Self>) -> V<S, Self> {
+                let (whole, rest) = Self::split(x);
+                let power = polynomial(rest, $exp2) * whole;
+                // Below the smallest normal power `whole` is garbage, and of a masked score nothing may be left.
+                x.lt(splat($lowest)).select(splat(0.0), power)
+            }
+
+            #[inline(always)]
+            fn exp2_m1<S: Simd>(x: V<S, Self>) -> V<S, Self> {
+                let (whole, rest) = Self::split(x);
+                let less_one = rest * polynomial(rest, $exp2_m1);
+                mul_add(whole, less_one, whole - splat(1.0))
+            }
+        }
+    };
+}
+
+real!(
+    f32,
+    i32,
+    23,
+    12_582_912.0,
+    -126.0,
+    [
+        1.000_000_000_554_166_3,
+        0.693_147_205_737_252_7,
+        0.240_226_468_906_395_7,
+        0.055_503_287_769_976_64,
+        0.009_618_488_956_922_792,
+        0.001_339_993_120_947_414,
+        0.000_153_458_121_587_401_82,
+    ],
+    [
+        0.693_147_180_581_569_2,
+        0.240_226_509_200_514_8,
+        0.055_504_107_275_966_86,
+        0.009_618_057_037_027_048,
+        0.001_333_366_945_204_131_6,
+        0.000_154_613_298_913_933_86,
+        0.000_015_252_719_680_333_748,
+    ]
+);
+
+real!(
+    f64,
+    i64,
+    52,
+    6_755_399_441_055_744.0,
+    -1022.0,
+    [
+        0.999_999_999_999_999_997_1,
+        0.693_147_180_559_945_330_46,
+        0.240_226_506_959_101_562_05,
+        0.055_504_108_664_819_921_483,
+        0.009_618_129_107_588_335_083,
+        0.001_333_355_814_678_995_032,
+        0.000_154_035_304_625_146_130_26,
+        0.000_015_252_733_489_960_804_6,
+        1.321_543_308_959_462_903_7e-6,
+        1.017_819_803_332_852_766_2e-7,
+        7.074_105_626_245_659_370_8e-9,
+        4.435_280_944_610_336_161_1e-10,
+    ],
+    [
+        0.693_147_180_559_945_309_26,
+        0.240_226_506_959_100_712_86,
+        0.055_504_108_664_821_626_543,
+        0.009_618_129_107_628_436_948,
+        0.001_333_355_814_640_662_979_8,
+        0.000_154_035_303_934_661_687_03,
+        0.000_015_252_733_841_378_451_98,
+        1.321_548_672_135_754_481_5e-6,
+        1.017_805_716_929_630_259_6e-7,
+        7.054_932_272_250_291_431_5e-9,
+        4.455_804_852_884_968_282_7e-10,
+        2.567_842_788_900_702_593_4e-11,
+    ]
+);
