@@ -1,0 +1,151 @@
+//! The operation on Burn's own tensors, whatever backend their device picks.
+
+use burn::backend::ops::FloatTensorOps;
+use burn::backend::{Dispatch, DispatchDevice};
+use burn::tensor::{Bool, Tensor};
+
+use super::tiles::{Tiles, cast, lowest};
+use super::{
+    AttentionBackend, AttentionOptions, MaybeBool, MaybeFloat, Modifiers, statistics, tiled,
+};
+
+/// What the operation gives.
+pub(crate) struct Attended {
+    /// `[batch, heads, query_len, d_v]`.
+    pub context: Tensor<4>,
+    /// `[batch, heads, query_len]`.
+    pub logsumexp: Tensor<3>,
+}
+
+/// The tensors of one call, checked by the caller.
+#[derive(Clone)]
+pub(crate) struct Call {
+    pub query: Tensor<4>,
+    pub key: Tensor<4>,
+    pub value: Tensor<4>,
+    /// True where blocked.
+    pub mask: Option<Tensor<4, Bool>>,
+    pub bias: Option<Tensor<4>>,
+    pub sink: Option<Tensor<1>>,
+}
+
+pub(crate) fn attend(call: Call, options: AttentionOptions) -> Attended {
+    let device = call.query.device();
+    let listed = is_listed(device.clone().inner().as_dispatch());
+    let probed = options.probe.clone().filter(|_| !device.is_autodiff());
+    let measured = probed.map(|probe| (probe, call.clone()));
+
+    let (query, key, value) = (
+        call.query.into_dispatch(),
+        call.key.into_dispatch(),
+        call.value.into_dispatch(),
+    );
+    let modifiers = modifiers(call.mask, call.bias, call.sink);
+    let (context, logsumexp) = match listed {
+        true => Dispatch::attention_forward(query, key, value, modifiers, options.clone()),
+        // The default body on the dispatching backend: any backend, its gradient by composition.
+        false => tiled::forward::<Dispatch>(query, key, value, modifiers, &options),
+    };
+    if let Some((probe, call)) = measured {
+        let rows = statistics::rows::<Dispatch>(
+            call.query.into_dispatch(),
+            call.key.into_dispatch(),
+            call.value.into_dispatch(),
+            self::modifiers(call.mask, call.bias, call.sink),
+            &options,
+            logsumexp.clone(),
+            None,
+        );
+        probe.record::<Dispatch>(rows);
+    }
+    Attended {
+        context: Tensor::from_dispatch(context),
+        logsumexp: Tensor::from_dispatch(logsumexp),
+    }
+}
+
+fn modifiers(
+    mask: Option<Tensor<4, Bool>>,
+    bias: Option<Tensor<4>>,
+    sink: Option<Tensor<1>>,
+) -> Modifiers<Dispatch> {
+    Modifiers {
+        mask: MaybeBool::from_option(mask.map(Tensor::into_dispatch)),
+        bias: MaybeFloat::from_option(bias.map(Tensor::into_dispatch)),
+        sink: MaybeFloat::from_option(sink.map(Tensor::into_dispatch)),
+    }
+}
+
+/// Whether this crate was built with an implementation for the device's backend.
+fn is_listed(device: &DispatchDevice) -> bool {
+    match device {
+        #[cfg(feature = "flex")]
+        DispatchDevice::Flex(_) => true,
+        #[cfg(feature = "ndarray")]
+        DispatchDevice::NdArray(_) => true,
+        #[cfg(feature = "cube")]
+        DispatchDevice::Cube(_) => true,
+        #[allow(unreachable_patterns)] // All variants are listed when all features are on.
+        _ => false,
+    }
+}
+
+/// The weights `[batch, heads, query_len, key_len]` before dropout, all at once, in the element
+/// type of the query; their gradient passes through the logsumexp too.
+pub(crate) fn weights(call: Call, options: &AttentionOptions, logsumexp: Tensor<3>) -> Tensor<4> {
+    let dtype = call.query.dtype();
+    let [batch, heads, queries] = logsumexp.dims();
+    let keys = call.key.dims()[2];
+    if batch * heads * queries * keys == 0 {
+        return Tensor::zeros([batch, heads, queries, keys], (&call.query.device(), dtype));
+    }
+    let (tiles, queries, keys) = tiles(call, options).whole();
+    let scores = Tensor::<4>::from_dispatch(tiles.scores(queries, keys).scores);
+    // A row that sees nothing has only scores of minus infinity, and exp(-inf - lowest) = 0.
+    let nothing = logsumexp.clone().equal_elem(f32::NEG_INFINITY);
+    let logsumexp = logsumexp.mask_fill(nothing, lowest(tiles.dtype()));
+    let weights = (scores - logsumexp.unsqueeze_dim(3)).exp();
+    weights.cast(dtype)
+}
+
+/// How far scores have come on their way to the softmax.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Scaled products of query and key.
+    Scaled,
+    /// After the softcap, where there is one.
+    Capped,
+    /// After bias and masks: minus infinity where blocked.
+    Masked,
+}
+
+/// The scores `[batch, heads, query_len, key_len]`, all at once, in the element type of the query.
+pub(crate) fn scores(call: Call, options: &AttentionOptions, stage: Stage) -> Tensor<4> {
+    let dtype = call.query.dtype();
+    let (tiles, queries, keys) = tiles(call, options).whole();
+    let scores = match stage {
+        Stage::Masked => tiles.scores(queries, keys).scores,
+        Stage::Scaled => tiles.products(queries, keys),
+        Stage::Capped => {
+            let products = tiles.products(queries, keys);
+            match options.softcap {
+                None => products,
+                Some(cap) => {
+                    let tanh = Dispatch::float_mul_scalar(products, cap.recip().into());
+                    Dispatch::float_mul_scalar(Dispatch::float_tanh(tanh), cap.into())
+                }
+            }
+        }
+    };
+    Tensor::from_dispatch(cast::<Dispatch>(scores, dtype.into()))
+}
+
+fn tiles(call: Call, options: &AttentionOptions) -> Tiles<'_, Dispatch> {
+    Tiles::new(
+        call.query.into_dispatch(),
+        call.key.into_dispatch(),
+        call.value.into_dispatch(),
+        modifiers(call.mask, call.bias, call.sink),
+        options,
+    )
+}
