@@ -13,7 +13,7 @@ pub(crate) const BLOCK: usize = 64;
 pub(crate) const KEYS: usize = 64;
 
 #[derive(Clone, Copy)]
-pub(crate) struct Context<'a, A: Real> {
+pub struct Context<'a, A: Real> {
     pub(crate) sizes: Sizes,
     pub(crate) isa: Isa,
     pub(crate) query: Source<'a, A>,
@@ -75,6 +75,11 @@ impl<'a, A: Real> Context<'a, A> {
             None => self.scale * std::f64::consts::LOG2_E,
             Some(cap) => self.scale / cap,
         })
+    }
+
+    /// What gradients at scores are multiplied by to give gradients at products.
+    pub(crate) fn gradient_factor(&self) -> f64 {
+        self.scale
     }
 
     /// What the tanh is multiplied by to give scores in powers of 2.

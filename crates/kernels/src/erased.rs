@@ -20,6 +20,17 @@ pub(crate) struct Rows<'a, A> {
     pub(crate) pitch: usize,
 }
 
+impl<A> Rows<'_, A> {
+    /// The rows from `row` on.
+    #[inline(always)]
+    pub(crate) fn skip(self, row: usize) -> Self {
+        Self {
+            data: self.data.get(row * self.pitch..).unwrap_or(&[]),
+            pitch: self.pitch,
+        }
+    }
+}
+
 impl<'a, A: Real> Source<'a, A> {
     pub(crate) fn new<T: Element<Acc = A>>(view: &View<'a, T>) -> Self {
         Self {
@@ -101,24 +112,6 @@ impl<'a, A: Real> Source<'a, A> {
             Store::Bf16(data) => copy(data, start, stride, to, |x| A::from_f32(x.to_f32())),
         }
     }
-
-    /// Copies a column of `to.len()` rows.
-    pub(crate) fn read_column(
-        &self,
-        batch: usize,
-        head: usize,
-        row: usize,
-        column: usize,
-        to: &mut [A],
-    ) {
-        let [.., stride, element] = self.layout.strides;
-        let start = self.layout.row(batch, head, row) + column as isize * element;
-        match self.store {
-            Store::Native(data) => copy(data, start, stride, to, |x| x),
-            Store::F16(data) => copy(data, start, stride, to, |x| A::from_f32(x.to_f32())),
-            Store::Bf16(data) => copy(data, start, stride, to, |x| A::from_f32(x.to_f32())),
-        }
-    }
 }
 
 #[inline(always)]
@@ -140,7 +133,7 @@ fn copy<T: Copy, A>(data: &[T], start: isize, stride: isize, to: &mut [A], cast:
 
 /// A mutable view that several threads write, each its own rows.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Target<'a, A> {
+pub struct Target<'a, A> {
     store: StoreMut<A>,
     layout: Layout,
     life: PhantomData<&'a mut [A]>,
@@ -197,8 +190,23 @@ impl<'a, A: Real> Target<'a, A> {
     ///
     /// The index must lie inside of the shape, and nothing else may use this row meanwhile.
     pub(crate) unsafe fn write(&self, batch: usize, head: usize, row: usize, from: &[A]) {
-        assert!(from.len() <= self.layout.shape[3]);
-        let (start, stride) = (self.layout.row(batch, head, row), self.layout.strides[3]);
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.write_from((batch, head, row, 0), from) }
+    }
+
+    /// Writes part of a row: index of batch, head and row, and the column it starts at.
+    ///
+    /// # Safety
+    ///
+    /// The index must lie inside of the shape, and nothing else may use these elements meanwhile.
+    pub(crate) unsafe fn write_from(
+        &self,
+        (batch, head, row, column): (usize, usize, usize, usize),
+        from: &[A],
+    ) {
+        assert!(column + from.len() <= self.layout.shape[3]);
+        let stride = self.layout.strides[3];
+        let start = self.layout.row(batch, head, row) + column as isize * stride;
         for (k, &x) in from.iter().enumerate() {
             let at = start + k as isize * stride;
             // SAFETY: as in `row`; the assertion keeps `k` inside of the row.
@@ -215,7 +223,7 @@ impl<'a, A: Real> Target<'a, A> {
 
 /// A mutable slice of which several threads write disjoint parts.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Shared<'a, A> {
+pub struct Shared<'a, A> {
     data: *mut A,
     len: usize,
     life: PhantomData<&'a mut [A]>,
@@ -246,5 +254,67 @@ impl<'a, A> Shared<'a, A> {
         assert!(start.checked_add(len).is_some_and(|end| end <= self.len));
         // SAFETY: inside of the slice by the assertion; the caller promises that it is not in use.
         unsafe { std::slice::from_raw_parts_mut(self.data.add(start), len) }
+    }
+}
+
+/// Rows that sums are added to.
+#[derive(Debug)]
+pub(crate) struct Sums<'a, A> {
+    data: *mut A,
+    pitch: isize,
+    rows: usize,
+    width: usize,
+    life: PhantomData<&'a mut [A]>,
+}
+
+impl<'a, A: Real> Sums<'a, A> {
+    /// Rows of `width`, one after another.
+    pub(crate) fn new(data: &'a mut [A], width: usize) -> Self {
+        Self {
+            rows: data.len().checked_div(width).unwrap_or(0),
+            pitch: width as isize,
+            data: data.as_mut_ptr(),
+            width,
+            life: PhantomData,
+        }
+    }
+
+    /// The rows of a head where they lie, if [`Target::is_direct`].
+    ///
+    /// # Safety
+    ///
+    /// Batch and head must lie inside of the shape, and until the sums are gone nothing else may use this head's rows.
+    pub(crate) unsafe fn of(target: &Target<'a, A>, batch: usize, head: usize) -> Option<Self> {
+        let [.., rows, width] = target.layout.shape;
+        match target.store {
+            StoreMut::Native(data) if target.is_direct() && rows > 0 && width > 0 => Some(Self {
+                // SAFETY: row 0 of the head is inside of the data, as the view's constructor has checked.
+                data: unsafe { data.offset(target.layout.row(batch, head, 0)) },
+                pitch: target.layout.strides[2],
+                rows,
+                width,
+                life: PhantomData,
+            }),
+            _ => None,
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn row(&mut self, row: usize) -> &mut [A] {
+        assert!(row < self.rows);
+        // SAFETY: rows below `rows` lie inside of the data, by the slice's length or by the view's constructor; no
+        // two overlap; the exclusive borrow of `self` keeps this the only slice.
+        unsafe {
+            std::slice::from_raw_parts_mut(
+                self.data.offset(row as isize * self.pitch),
+                self.width,
+            )
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        for row in 0..self.rows {
+            self.row(row).fill(A::ZERO);
+        }
     }
 }

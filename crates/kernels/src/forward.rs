@@ -11,8 +11,8 @@ use crate::micro::{NV, Take, accumulate, dots, width};
 use crate::pack::{lanes_to_rows, rows_to_lanes};
 use crate::parallel::{self, Tasks};
 use crate::problem::{check_len, check_shape};
-use crate::real::{Real, V, lanes, load, splat, store};
-use crate::scores::{Place, Seen, adjust, hashes, keep, scratch_len};
+use crate::real::{Real, V, call, lanes, load, splat, store};
+use crate::scores::{Adjust, Place, Seen, hashes, keep, scratch_len};
 use crate::scratch::Scratch;
 use crate::{Element, Error, Problem, ViewMut};
 use macerator::{Simd, WithSimd};
@@ -58,17 +58,22 @@ pub fn forward<T: Element>(
     let sizes = ctx.sizes;
     check_shape("out", out.shape(), sizes.out())?;
     check_len("lse", lse.len(), sizes.rows())?;
-    let (out, lse) = (Target::new(out), Shared::new(lse));
+    T::Acc::forward(&ctx, Target::new(out), Shared::new(lse));
+    Ok(())
+}
+
+/// The forward pass of a checked problem.
+pub(crate) fn run<A: Real>(ctx: &Context<'_, A>, out: Target<'_, A>, lse: Shared<'_, A>) {
+    let sizes = &ctx.sizes;
     let flops = 2.0 * ctx.product_flops();
     parallel::run(sizes.batch * sizes.heads * ctx.blocks(), flops, |tasks| {
         ctx.isa.dispatch(Worker {
-            ctx: &ctx,
+            ctx,
             out,
             lse,
             tasks,
         });
     });
-    Ok(())
 }
 
 /// One thread's share.
@@ -232,15 +237,15 @@ fn attend<S: Simd, A: Real>(
             );
             let mut highest = scores.highest;
             if extras || block.is_cut(tile, first, end) {
-                let seen = adjust::<S, A>(
+                let seen = call::<S, _>(Adjust {
                     ctx,
                     block,
                     place,
-                    memory.weights,
-                    width,
-                    None,
-                    memory.extras,
-                );
+                    scores: memory.weights,
+                    pitch: width,
+                    slopes: None,
+                    scratch: memory.extras,
+                });
                 if seen == Seen::Nothing {
                     continue;
                 }

@@ -26,6 +26,7 @@
 //! - `rayon` (default): threads of the rayon pool that the caller is in. Without it, one thread.
 
 mod backward;
+mod bias;
 mod block;
 mod context;
 pub mod dropout;
@@ -33,6 +34,7 @@ mod element;
 mod erased;
 mod error;
 mod forward;
+mod gradient;
 mod isa;
 mod micro;
 mod pack;
@@ -41,6 +43,7 @@ mod problem;
 mod real;
 mod scores;
 mod scratch;
+mod sink;
 mod view;
 
 pub use backward::backward;

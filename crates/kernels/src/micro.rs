@@ -74,30 +74,19 @@ pub(crate) fn dots<S: Simd, A: Real>(
     take: &mut impl Take<S, A>,
 ) {
     let width = width::<S, A>();
-    let mut row = 0;
-    while row + MR <= rows {
-        take.take(
-            row,
-            &tile::<S, A, MR, NV>(&a[row * pitch..], pitch, 1, b, width, depth),
-        );
-        row += MR;
-    }
-    if row == rows {
+    if rows < MR {
+        for row in 0..rows {
+            let sums = tile::<S, A, 1, NV>(&a[row * pitch..], 0, 1, b, width, depth);
+            take.take(row, &sums);
+        }
         return;
     }
-    if rows >= MR {
-        row = rows - MR;
-        take.take(
-            row,
-            &tile::<S, A, MR, NV>(&a[row * pitch..], pitch, 1, b, width, depth),
-        );
-    } else {
-        for row in row..rows {
-            take.take(
-                row,
-                &tile::<S, A, 1, NV>(&a[row * pitch..], 0, 1, b, width, depth),
-            );
-        }
+    let mut next = 0;
+    while next < rows {
+        let row = next.min(rows - MR);
+        let sums = tile::<S, A, MR, NV>(&a[row * pitch..], pitch, 1, b, width, depth);
+        take.take(row, &sums);
+        next += MR;
     }
 }
 

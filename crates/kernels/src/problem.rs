@@ -164,7 +164,7 @@ impl<T: Element> Default for Gradients<'_, T> {
 
 /// The sizes of a problem whose shapes agree.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Sizes {
+pub struct Sizes {
     pub(crate) batch: usize,
     pub(crate) heads: usize,
     pub(crate) kv_heads: usize,

@@ -1,8 +1,12 @@
 //! The arithmetic types and the functions of vectors that the kernels need.
 
 use crate::Element;
+use crate::backward::{Incoming, Wanted};
+use crate::context::Context;
+use crate::erased::{Shared, Target};
 use macerator::{
     ReduceAdd, Scalar, Simd, VAdd, VDiv, VMaskReduce, VMul, VMulAdd, VOrd, VSelect, VSub, Vector,
+    WithSimd,
 };
 use std::ops::{AddAssign, MulAssign, Neg};
 
@@ -49,6 +53,14 @@ pub trait Real:
     #[doc(hidden)]
     fn ln(self) -> Self;
 
+    /// The forward pass for this type: not generic, so that it is compiled with this crate, optimised as this crate is.
+    #[doc(hidden)]
+    fn forward(ctx: &Context<'_, Self>, out: Target<'_, Self>, lse: Shared<'_, Self>);
+
+    /// The backward pass for this type.
+    #[doc(hidden)]
+    fn backward(ctx: &Context<'_, Self>, saved: &Incoming<'_, Self>, wanted: &Wanted<'_, Self>);
+
     /// 2 to the power of the nearest whole number, and the rest in `[-1/2, 1/2]`.
     #[doc(hidden)]
     fn split<S: Simd>(x: Vector<S, Self>) -> (Vector<S, Self>, Vector<S, Self>);
@@ -64,6 +76,16 @@ pub trait Real:
 
 /// A vector of the instruction set `S`.
 pub(crate) type V<S, A> = Vector<S, A>;
+
+/// Runs `op` as a function of its own within code that already runs under `S`.
+///
+/// Everything else in the kernels is inlined, as a plain function would lose the vector instructions. This keeps the
+/// larger parts from being compiled once for each of their callers.
+#[inline(always)]
+pub(crate) fn call<S: Simd, Op: WithSimd>(op: Op) -> Op::Output {
+    // SAFETY: code generic over `S` is entered through `Isa::dispatch` only, which has found the instructions.
+    unsafe { S::vectorize(op) }
+}
 
 #[inline(always)]
 pub(crate) fn splat<S: Simd, A: Real>(x: A) -> V<S, A> {
@@ -153,6 +175,18 @@ macro_rules! real {
             #[inline(always)]
             fn ln(self) -> Self {
                 self.ln()
+            }
+
+            fn forward(ctx: &Context<'_, Self>, out: Target<'_, Self>, lse: Shared<'_, Self>) {
+                crate::forward::run(ctx, out, lse);
+            }
+
+            fn backward(
+                ctx: &Context<'_, Self>,
+                saved: &Incoming<'_, Self>,
+                wanted: &Wanted<'_, Self>,
+            ) {
+                crate::backward::run(ctx, saved, wanted);
             }
 
             #[inline(always)]

@@ -5,7 +5,7 @@ use crate::context::{BLOCK, Context, Dropping, KEYS};
 use crate::dropout::mix;
 use crate::micro::{NV, width};
 use crate::real::{Real, V, lanes, load, mul_add, splat, store, tanh};
-use macerator::Simd;
+use macerator::{Simd, WithSimd};
 
 /// Place of a tile of scores: keys `from..to` of one head's tile of queries.
 #[derive(Clone, Copy)]
@@ -34,7 +34,7 @@ pub(crate) enum Seen {
     Something,
 }
 
-/// Working memory of [`adjust`]: room for one tile of scores.
+/// Working memory of [`Adjust`]: room for one tile of scores.
 pub(crate) fn scratch_len<S: Simd, A: Real>() -> usize {
     KEYS * width::<S, A>()
 }
@@ -43,16 +43,37 @@ pub(crate) fn scratch_len<S: Simd, A: Real>() -> usize {
 /// `pitch` apart. With `slopes`, laid out alike, also writes the softcap's derivative there.
 ///
 /// The order is the one that [`Problem`](crate::Problem) states.
+pub(crate) struct Adjust<'a, 'p, A: Real> {
+    pub(crate) ctx: &'a Context<'p, A>,
+    pub(crate) block: &'a Block,
+    pub(crate) place: Place,
+    pub(crate) scores: &'a mut [A],
+    pub(crate) pitch: usize,
+    pub(crate) slopes: Option<&'a mut [A]>,
+    /// Room for one tile of scores.
+    pub(crate) scratch: &'a mut [A],
+}
+
+impl<A: Real> WithSimd for Adjust<'_, '_, A> {
+    type Output = Seen;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self) -> Seen {
+        adjust::<S, A>(self)
+    }
+}
+
 #[inline(always)]
-pub(crate) fn adjust<S: Simd, A: Real>(
-    ctx: &Context<'_, A>,
-    block: &Block,
-    place: Place,
-    scores: &mut [A],
-    pitch: usize,
-    mut slopes: Option<&mut [A]>,
-    scratch: &mut [A],
-) -> Seen {
+fn adjust<S: Simd, A: Real>(work: Adjust<'_, '_, A>) -> Seen {
+    let Adjust {
+        ctx,
+        block,
+        place,
+        scores,
+        pitch,
+        mut slopes,
+        scratch,
+    } = work;
     let (width, lanes) = (width::<S, A>(), lanes::<S, A>());
     let rows = place.to - place.from;
     let added = match gather::<S, A>(ctx, block, place, scratch) {
