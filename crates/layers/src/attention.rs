@@ -9,6 +9,7 @@ use burn::nn::{Dropout, DropoutConfig};
 use burn::tensor::{Device, Tensor};
 
 use crate::error::{AttentionError, check_axis, expect, value_error};
+use crate::extra_keys::ExtraKeys;
 use crate::mask::{Alignment, Mask, Window, check_score_shape};
 use crate::op::{self, AttentionOptions, Call, DropoutOptions, Stage};
 use crate::position::alibi_slopes;
@@ -94,7 +95,7 @@ pub struct ScaledDotProductAttention {
     pub dropout: Dropout,
     /// The learned sink `[heads]`.
     pub sink: Option<Param<Tensor<1>>>,
-    /// The learned factor `[1]` of [`Scale::Learned`], as a multiple of `1 / sqrt(d_k)`.
+    /// The learned factor `[1]` of [`Scale::Learned`].
     pub learned_scale: Option<Param<Tensor<1>>>,
     /// Whether a fixed sink of logit 0 joins the softmax.
     pub quiet_softmax: bool,
@@ -138,6 +139,9 @@ pub(crate) struct CallModifiers {
     pub query_lengths: Option<Vec<usize>>,
     pub documents: Option<Documents>,
     pub probe: Option<Probe>,
+    /// In place of the layer's own, where a cache knows better.
+    pub alignment: Option<Alignment>,
+    pub extra_keys: Option<ExtraKeys>,
 }
 
 impl CallModifiers {
@@ -301,8 +305,12 @@ impl ScaledDotProductAttentionConfig {
             sink: self
                 .sink_heads
                 .map(|heads| Param::from_tensor(Tensor::zeros([heads], device))),
-            learned_scale: (self.scale == Scale::Learned)
-                .then(|| Param::from_tensor(Tensor::ones([1], device))),
+            learned_scale: match self.scale {
+                Scale::Learned { initial } => {
+                    Some(Param::from_tensor(Tensor::full([1], initial, device)))
+                }
+                _ => None,
+            },
             quiet_softmax: self.quiet_softmax,
             alibi: self.alibi,
         })
@@ -340,8 +348,7 @@ impl ScaledDotProductAttention {
     /// assert_eq!(context.into_data().iter::<f32>().collect::<Vec<_>>(), [1.5, 3.0]);
     /// ```
     pub fn forward(&self, input: AttentionInput) -> Tensor<4> {
-        let (call, options) = expect(self.resolve(input));
-        op::attend(call, options).context
+        self.attend(input, false).0
     }
 
     /// Context, weights and logsumexp.
@@ -367,13 +374,12 @@ impl ScaledDotProductAttention {
     /// assert_eq!(weights, [0.5, 0.5, 0.5, 0.5]);
     /// ```
     pub fn forward_with_weights(&self, input: AttentionInput) -> AttentionOutput {
-        let (call, mut options) = expect(self.resolve(input));
-        options.lse_gradient = true;
-        let attended = op::attend(call.clone(), options.clone());
+        let (context, details) = self.attend(input, true);
+        let (weights, logsumexp) = details.expect("they were asked for");
         AttentionOutput {
-            weights: op::weights(call, &options, attended.logsumexp.clone()),
-            context: attended.context,
-            logsumexp: attended.logsumexp,
+            context,
+            weights,
+            logsumexp,
         }
     }
 
@@ -398,12 +404,43 @@ impl ScaledDotProductAttention {
     /// assert_eq!(attention.scores(input, Stage::Scaled).into_scalar::<f32>(), 8.0);
     /// ```
     pub fn scores(&self, input: AttentionInput, stage: Stage) -> Tensor<4> {
-        let (call, options) = expect(self.resolve(input));
+        let Resolved { call, options, .. } = expect(self.resolve(input));
         op::scores(call, &options, stage)
     }
 
+    /// The one forward behind all entry points: context, and weights and logsumexp if asked for.
+    fn attend(
+        &self,
+        input: AttentionInput,
+        with_weights: bool,
+    ) -> (Tensor<4>, Option<(Tensor<4>, Tensor<3>)>) {
+        let Resolved {
+            call,
+            mut options,
+            extra_keys,
+            blind,
+        } = expect(self.resolve(input));
+        options.lse_gradient = with_weights || extra_keys.is_some();
+        let mut attended = op::attend(call.clone(), options.clone());
+        let mut extra_weights = None;
+        if let Some(extra_keys) = extra_keys {
+            let merged = extra_keys.merge(&call, &options, attended, blind, &self.dropout);
+            attended = merged.attended;
+            extra_weights = Some(merged.weights);
+        }
+        let details = with_weights.then(|| {
+            let weights = op::weights(call, &options, attended.logsumexp.clone());
+            let weights = match extra_weights {
+                Some(extra) => Tensor::cat(vec![weights, extra], 3),
+                None => weights,
+            };
+            (weights, attended.logsumexp)
+        });
+        (attended.context, details)
+    }
+
     /// Checks the input and resolves every choice to numbers.
-    fn resolve(&self, input: AttentionInput) -> Result<(Call, AttentionOptions), AttentionError> {
+    fn resolve(&self, input: AttentionInput) -> Result<Resolved, AttentionError> {
         let AttentionInput {
             mut query,
             key,
@@ -430,7 +467,7 @@ impl ScaledDotProductAttention {
             query_len,
             key_len,
             causal: self.causal,
-            alignment: self.alignment,
+            alignment: modifiers.alignment.unwrap_or(self.alignment),
             window: self.window,
             key_lengths: modifiers.key_lengths.as_deref(),
             query_lengths: modifiers.query_lengths.as_deref(),
@@ -445,8 +482,10 @@ impl ScaledDotProductAttention {
         if let Some(factors) = self.scale.per_query(visible, &query) {
             query = query * factors;
         }
+        let mut scale = self.scale.factor(d_k);
         if let Some(factor) = &self.learned_scale {
             query = query * factor.val().reshape([1, 1, 1, 1]);
+            scale = 1.0;
         }
         let device = query.device();
         let sink = match (&self.sink, self.quiet_softmax) {
@@ -459,7 +498,7 @@ impl ScaledDotProductAttention {
             .any(|tensor| tensor.device().is_autodiff());
         let drops = self.dropout.training.is_enabled() && training && self.dropout.prob > 0.0;
         let options = AttentionOptions {
-            scale: self.scale.factor(d_k),
+            scale,
             softcap: self.softcap,
             rows: rows.map(Arc::new),
             alibi: self.alibi.then(|| alibi_slopes(heads).into()),
@@ -478,8 +517,24 @@ impl ScaledDotProductAttention {
             bias: modifiers.bias,
             sink,
         };
-        Ok((call, options))
+        Ok(Resolved {
+            call,
+            options,
+            blind: modifiers
+                .query_lengths
+                .filter(|_| modifiers.extra_keys.is_some()),
+            extra_keys: modifiers.extra_keys,
+        })
     }
+}
+
+/// A call that passed all checks.
+struct Resolved {
+    call: Call,
+    options: AttentionOptions,
+    extra_keys: Option<ExtraKeys>,
+    /// The number of valid queries of each sample, where extra keys would be seen by the others.
+    blind: Option<Vec<usize>>,
 }
 
 fn check_shapes(

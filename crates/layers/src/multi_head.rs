@@ -1,7 +1,7 @@
 //! `MultiHeadAttention`: projections around [`ScaledDotProductAttention`].
 
 use burn::config::Config;
-use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay};
+use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 
@@ -9,8 +9,12 @@ use crate::attention::{
     AttentionInput, CallModifiers, ScaledDotProductAttention, ScaledDotProductAttentionConfig,
     attention_content, modifier_methods,
 };
+use crate::cache::KvCache;
 use crate::error::{AttentionError, check_axis, expect, value_error};
+use crate::extra_keys::ExtraKeys;
 use crate::mask::{Alignment, Window};
+use crate::qk_norm::{QkNorm, QkNormalization};
+use crate::rotary::{RotaryConfig, RotaryEmbedding};
 use crate::scale::Scale;
 
 /// Configuration of [`MultiHeadAttention`].
@@ -89,6 +93,18 @@ pub struct MultiHeadAttentionConfig {
     /// Whether scores fall linearly with the distance. Default: false.
     #[config(default = false)]
     pub alibi: bool,
+    /// Turns queries and keys by their positions. Default: none.
+    pub rotary: Option<RotaryConfig>,
+    /// Normalises queries and keys. Default: none.
+    pub qk_norm: Option<QkNorm>,
+    /// Whether one learned key and value is seen by every query, as PyTorch's `add_bias_kv`; it
+    /// starts at 0. Default: false.
+    #[config(default = false)]
+    pub add_bias_kv: bool,
+    /// Whether a key and value of zeros is seen by every query, as PyTorch's `add_zero_attn`.
+    /// Default: false.
+    #[config(default = false)]
+    pub add_zero_attn: bool,
 }
 
 /// Multi-head attention ([Attention Is All You Need](https://arxiv.org/abs/1706.03762), section
@@ -111,6 +127,17 @@ pub struct MultiHeadAttention {
     pub output: Linear,
     /// What happens between the projections.
     pub attention: ScaledDotProductAttention,
+    /// Turns queries and keys by their positions.
+    #[module(skip)]
+    pub rotary: Option<RotaryEmbedding>,
+    /// Normalises queries and keys.
+    pub qk_norm: Option<QkNormalization>,
+    /// The learned key `[n_kv_heads * d_head]` that every query sees.
+    pub bias_key: Option<Param<Tensor<1>>>,
+    /// The learned value `[n_kv_heads * d_value_head]` that every query sees.
+    pub bias_value: Option<Param<Tensor<1>>>,
+    /// Whether every query sees a key and value of zeros.
+    pub zero_attn: bool,
     /// The width of the query input and of the output.
     pub d_model: usize,
     /// The number of query heads.
@@ -140,15 +167,24 @@ pub struct MultiHeadAttention {
 /// assert_eq!(itself.dims(), [2, 3, 8]);
 /// assert_eq!(across.dims(), [2, 3, 8]);
 /// ```
-#[derive(Clone, Debug)]
-pub struct MhaInput {
+#[derive(Debug)]
+pub struct MhaInput<'a> {
     query: Tensor<3>,
     key: Tensor<3>,
     value: Tensor<3>,
     modifiers: CallModifiers,
+    positions: Option<Positions>,
+    cache: Option<&'a mut KvCache>,
 }
 
-impl MhaInput {
+/// The positions of queries and keys, one list for all samples or one for each.
+#[derive(Clone, Debug)]
+struct Positions {
+    query: Vec<Vec<i64>>,
+    key: Vec<Vec<i64>>,
+}
+
+impl<'a> MhaInput<'a> {
     /// Query, key and value from three tensors.
     ///
     /// # Shapes
@@ -162,6 +198,8 @@ impl MhaInput {
             key,
             value,
             modifiers: CallModifiers::default(),
+            positions: None,
+            cache: None,
         }
     }
 
@@ -177,6 +215,30 @@ impl MhaInput {
     }
 
     modifier_methods!();
+
+    /// Where the tokens stand, for the rotary embedding: one list for all samples or one for each.
+    /// Without this, keys stand at 0, 1, 2 and so on behind what the cache was fed, and queries
+    /// where the layer's alignment says.
+    pub fn positions(
+        mut self,
+        query: impl Into<Vec<Vec<i64>>>,
+        key: impl Into<Vec<Vec<i64>>>,
+    ) -> Self {
+        self.positions = Some(Positions {
+            query: query.into(),
+            key: key.into(),
+        });
+        self
+    }
+
+    /// Attends over what the cache keeps too, and adds the keys and values of this call to it.
+    ///
+    /// Masks, biases, key lengths and key segments then count all keys, those kept first. Queries
+    /// stand behind the kept positions, whatever the lengths.
+    pub fn cache(mut self, cache: &'a mut KvCache) -> Self {
+        self.cache = Some(cache);
+        self
+    }
 }
 
 /// What [`MultiHeadAttention::forward_with_weights`] gives.
@@ -256,6 +318,23 @@ impl MultiHeadAttentionConfig {
             quiet_softmax: self.quiet_softmax,
             alibi: self.alibi,
         };
+        if let (Some(QkNorm::L2), false) = (
+            self.qk_norm,
+            matches!(self.scale, Scale::Fixed(_) | Scale::Learned { .. }),
+        ) {
+            return Err(AttentionError::Contradiction {
+                first: "qk_norm l2".into(),
+                second: format!("scale {}", self.scale),
+                reason: "scores of unit vectors are at most 1, so their scale must be a \
+                         temperature, fixed or learned",
+            });
+        }
+        let rotary = self.rotary.as_ref();
+        let rotary = rotary.map(|rotary| rotary.try_init(d_head)).transpose()?;
+        let zeros = |width: usize| {
+            self.add_bias_kv
+                .then(|| Param::from_tensor(Tensor::zeros([n_kv_heads * width], device)))
+        };
         let linear = |input: Option<usize>, output: usize, bias: bool| {
             LinearConfig::new(input.unwrap_or(self.d_model), output)
                 .with_bias(bias)
@@ -264,6 +343,13 @@ impl MultiHeadAttentionConfig {
         };
         Ok(MultiHeadAttention {
             attention: attention.try_init(device)?,
+            rotary,
+            qk_norm: self
+                .qk_norm
+                .map(|norm| QkNormalization::new(norm, d_head, device)),
+            bias_key: zeros(d_head),
+            bias_value: zeros(d_value_head),
+            zero_attn: self.add_zero_attn,
             query: linear(None, self.n_heads * d_head, self.query_bias),
             key: linear(self.d_key, n_kv_heads * d_head, self.key_bias),
             value: linear(self.d_value, n_kv_heads * d_value_head, self.value_bias),
@@ -361,42 +447,168 @@ impl MultiHeadAttention {
         }
     }
 
-    /// The heads of query, key and value.
+    /// The heads of query, key and value, normalised, rotated and joined with what a cache keeps.
     fn project(&self, input: MhaInput) -> Result<AttentionInput, AttentionError> {
         let MhaInput {
             query,
             key,
             value,
-            modifiers,
+            mut modifiers,
+            positions,
+            cache,
         } = input;
-        let [batch, _, d_model] = query.dims();
-        let [key_batch, key_len, d_key] = key.dims();
-        let [value_batch, value_len, d_value] = value.dims();
-        let width = |linear: &Linear| linear.weight.dims()[0];
-        check_axis(
-            "query",
-            2,
-            "d_model",
-            d_model,
-            width(&self.query),
-            "the projection",
-        )?;
-        check_axis("key", 2, "d_key", d_key, width(&self.key), "the projection")?;
-        check_axis(
-            "value",
-            2,
-            "d_value",
-            d_value,
-            width(&self.value),
-            "the projection",
-        )?;
-        check_axis("key", 0, "batch", key_batch, batch, "query")?;
-        check_axis("value", 0, "batch", value_batch, batch, "query")?;
-        check_axis("value", 1, "key_len", value_len, key_len, "key")?;
-        let query = heads(self.query.forward(query), self.n_heads);
-        let key = heads(self.key.forward(key), self.n_kv_heads);
-        let value = heads(self.value.forward(value), self.n_kv_heads);
+        let [batch, query_len, d_model] = query.dims();
+        check_width("query", "d_model", d_model, &self.query)?;
+        let kept = cache.as_ref().and_then(|cache| cache.fixed_content());
+        if kept.is_none() {
+            let [key_batch, key_len, d_key] = key.dims();
+            let [value_batch, value_len, d_value] = value.dims();
+            check_width("key", "d_key", d_key, &self.key)?;
+            check_width("value", "d_value", d_value, &self.value)?;
+            check_axis("key", 0, "batch", key_batch, batch, "query")?;
+            check_axis("value", 0, "batch", value_batch, batch, "query")?;
+            check_axis("value", 1, "key_len", value_len, key_len, "key")?;
+        }
+        if let Some(cache) = &cache {
+            self.check_cache(cache)?;
+        }
+        let key_len = kept
+            .as_ref()
+            .map_or(key.dims()[1], |(key, _)| key.dims()[2]);
+        let positions = match (&self.rotary, positions) {
+            (None, _) => None,
+            (Some(_), Some(positions)) => Some(positions),
+            (Some(_), None) => {
+                Some(self.positions([query_len, key_len], cache.as_deref(), &modifiers))
+            }
+        };
+
+        let mut query = heads(self.query.forward(query), self.n_heads);
+        if let Some(norm) = &self.qk_norm {
+            query = norm.normalize_query(query);
+        }
+        if let (Some(rotary), Some(positions)) = (&self.rotary, &positions) {
+            query = rotary.try_apply("query", query, &positions.query)?;
+        }
+        let (key, value) = match kept {
+            Some(kept) => kept,
+            None => {
+                let mut key = heads(self.key.forward(key), self.n_kv_heads);
+                if let Some(norm) = &self.qk_norm {
+                    key = norm.normalize_key(key);
+                }
+                if let (Some(rotary), Some(positions)) = (&self.rotary, &positions) {
+                    key = rotary.try_apply("key", key, &positions.key)?;
+                }
+                let value = heads(self.value.forward(value), self.n_kv_heads);
+                match cache {
+                    None => (key, value),
+                    Some(cache) => {
+                        let cached = cache.append(key, value)?;
+                        if !cache.is_fixed() {
+                            let own = match self.attention.alignment {
+                                Alignment::Offset(offset) => offset,
+                                _ => 0,
+                            };
+                            modifiers.alignment = Some(Alignment::Offset(cached.past as i64 + own));
+                        }
+                        (cached.key, cached.value)
+                    }
+                }
+            }
+        };
+        modifiers.extra_keys = self.extra_keys(batch, &key);
         Ok(AttentionInput::new(query, key, value).with_modifiers(modifiers))
+    }
+
+    /// Where queries and keys stand if the caller does not say.
+    fn positions(
+        &self,
+        [query_len, key_len]: [usize; 2],
+        cache: Option<&KvCache>,
+        modifiers: &CallModifiers,
+    ) -> Positions {
+        let run = |start: i64, length: usize| (0..length as i64).map(|i| start + i).collect();
+        let own = match self.attention.alignment {
+            Alignment::Offset(offset) => offset,
+            _ => 0,
+        };
+        if let Some(cache) = cache.filter(|cache| !cache.is_fixed()) {
+            let fed = cache.position() as i64;
+            return Positions {
+                query: vec![run(fed + own, query_len)],
+                key: vec![run(fed, key_len)],
+            };
+        }
+        let query = match self.attention.alignment {
+            Alignment::TopLeft | Alignment::Offset(_) => vec![run(own, query_len)],
+            Alignment::BottomRight => vec![run(key_len as i64 - query_len as i64, query_len)],
+            Alignment::ValidBottomRight => {
+                let lengths = |lengths: &Option<Vec<usize>>, full: usize, samples: usize| {
+                    lengths.clone().unwrap_or_else(|| vec![full; samples])
+                };
+                let samples = [&modifiers.key_lengths, &modifiers.query_lengths]
+                    .iter()
+                    .find_map(|lengths| lengths.as_ref().map(Vec::len))
+                    .unwrap_or(1);
+                let keys = lengths(&modifiers.key_lengths, key_len, samples);
+                let queries = lengths(&modifiers.query_lengths, query_len, samples);
+                keys.iter()
+                    .zip(&queries)
+                    .map(|(keys, queries)| run(*keys as i64 - *queries as i64, query_len))
+                    .collect()
+            }
+        };
+        Positions {
+            query,
+            key: vec![run(0, key_len)],
+        }
+    }
+
+    /// An error if the cache forgets what the layer may still look at.
+    fn check_cache(&self, cache: &KvCache) -> Result<(), AttentionError> {
+        let Some(kept) = cache.window() else {
+            return Ok(());
+        };
+        match self.attention.window.and_then(|window| window.before) {
+            Some(before) if before <= kept => Ok(()),
+            window => Err(AttentionError::Contradiction {
+                first: format!("a cache rolling over {kept} positions"),
+                second: match window {
+                    Some(before) => format!("a window of {before} keys before"),
+                    None => "a layer without a window".into(),
+                },
+                reason: "the layer may look at keys that the cache has forgotten",
+            }),
+        }
+    }
+
+    /// The keys that every query sees.
+    fn extra_keys(&self, batch: usize, key: &Tensor<4>) -> Option<ExtraKeys> {
+        let mut parts = Vec::new();
+        if let (Some(key), Some(value)) = (&self.bias_key, &self.bias_value) {
+            let head = |bias: &Param<Tensor<1>>, width: usize| {
+                bias.val().reshape([1, self.n_kv_heads, 1, width]).expand([
+                    batch,
+                    self.n_kv_heads,
+                    1,
+                    width,
+                ])
+            };
+            parts.push((head(key, self.d_head), head(value, self.d_value_head)));
+        }
+        if self.zero_attn {
+            let zeros = |width: usize| {
+                let options = (&key.device(), key.dtype());
+                Tensor::zeros([batch, self.n_kv_heads, 1, width], options)
+            };
+            parts.push((zeros(self.d_head), zeros(self.d_value_head)));
+        }
+        let (keys, values): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
+        (!keys.is_empty()).then(|| ExtraKeys {
+            key: Tensor::cat(keys, 2),
+            value: Tensor::cat(values, 2),
+        })
     }
 
     /// `[batch, heads, length, width]` back to `[batch, length, d_model]`.
@@ -407,6 +619,17 @@ impl MultiHeadAttention {
             .reshape([batch, length, heads * width]);
         self.output.forward(context)
     }
+}
+
+/// An error unless an input has the width that its projection takes.
+fn check_width(
+    argument: &'static str,
+    name: &'static str,
+    size: usize,
+    projection: &Linear,
+) -> Result<(), AttentionError> {
+    let width = projection.weight.dims()[0];
+    check_axis(argument, 2, name, size, width, "the projection")
 }
 
 /// `[batch, length, heads * width]` to `[batch, heads, length, width]`.

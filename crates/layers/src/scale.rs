@@ -48,8 +48,12 @@ pub enum Scale {
         /// The number of keys at which the factor is `1 / sqrt(d_k)`; at least 2.
         reference: usize,
     },
-    /// A learned number for the whole module, from `1 / sqrt(d_k)`.
-    Learned,
+    /// A learned number for the whole module: with normalised queries and keys, the temperature
+    /// of [query-key normalisation](https://arxiv.org/abs/2010.04245).
+    Learned {
+        /// Where it starts.
+        initial: f64,
+    },
 }
 
 impl Scale {
@@ -62,16 +66,16 @@ impl Scale {
     pub fn factor(&self, d_k: usize) -> f64 {
         let d_k = d_k as f64;
         match *self {
-            Scale::InvSqrtDim | Scale::LogLength { .. } | Scale::Learned => d_k.sqrt().recip(),
+            Scale::InvSqrtDim | Scale::LogLength { .. } => d_k.sqrt().recip(),
             Scale::Unscaled => 1.0,
             Scale::InvDim => d_k.recip(),
-            Scale::Fixed(factor) => factor,
+            Scale::Fixed(factor) | Scale::Learned { initial: factor } => factor,
         }
     }
 
     pub(crate) fn check(&self) -> Result<(), AttentionError> {
         match *self {
-            Scale::Fixed(factor) if !factor.is_finite() => {
+            Scale::Fixed(factor) | Scale::Learned { initial: factor } if !factor.is_finite() => {
                 Err(value_error("scale", factor, "but must be finite"))
             }
             Scale::LogLength { reference } if reference < 2 => Err(value_error(
@@ -116,7 +120,7 @@ impl fmt::Display for Scale {
             Scale::InvDim => f.write_str("inv_dim"),
             Scale::Fixed(factor) => write!(f, "fixed:{factor}"),
             Scale::LogLength { reference } => write!(f, "log_length:{reference}"),
-            Scale::Learned => f.write_str("learned"),
+            Scale::Learned { initial } => write!(f, "learned:{initial}"),
         }
     }
 }
@@ -135,10 +139,13 @@ impl FromStr for Scale {
             "inv_sqrt_dim" => Some(Scale::InvSqrtDim),
             "unscaled" => Some(Scale::Unscaled),
             "inv_dim" => Some(Scale::InvDim),
-            "learned" => Some(Scale::Learned),
             // The number is read from the text itself: its minus sign is no hyphen.
             _ => match text.split_once(':') {
                 Some(("fixed", number)) => number.parse().ok().map(Scale::Fixed),
+                Some(("learned", number)) => number
+                    .parse()
+                    .ok()
+                    .map(|initial| Scale::Learned { initial }),
                 Some(("log_length" | "log-length", number)) => number
                     .parse()
                     .ok()
@@ -150,7 +157,7 @@ impl FromStr for Scale {
             value_error(
                 "scale",
                 text,
-                "but must be inv_sqrt_dim, unscaled, inv_dim, fixed:NUMBER, log_length:NUMBER or learned",
+                "but must be inv_sqrt_dim, unscaled, inv_dim, fixed:NUMBER, log_length:NUMBER or learned:NUMBER",
             )
         })?;
         scale.check()?;
@@ -170,7 +177,7 @@ mod tests {
             Scale::InvDim,
             Scale::Fixed(-0.125),
             Scale::LogLength { reference: 512 },
-            Scale::Learned,
+            Scale::Learned { initial: 10.0 },
         ] {
             assert_eq!(scale.to_string().parse(), Ok(scale));
         }
@@ -182,7 +189,7 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "scale is sqrt, but must be inv_sqrt_dim, unscaled, inv_dim, fixed:NUMBER, \
-             log_length:NUMBER or learned"
+             log_length:NUMBER or learned:NUMBER"
         );
         assert_eq!(
             "fixed:inf".parse::<Scale>().unwrap_err().to_string(),

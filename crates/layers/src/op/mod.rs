@@ -27,7 +27,7 @@ use crate::rows::Rows;
 pub(crate) use dropout::draw_seed;
 pub(crate) use statistics::{NO_GRADIENT, PER_ROW};
 pub use wrapper::Stage;
-pub(crate) use wrapper::{Call, attend, scores, weights};
+pub(crate) use wrapper::{Attended, Call, attend, scores, weights};
 
 /// The plain numbers of one attention call; tensors travel beside them.
 #[derive(Clone, Debug, PartialEq)]
