@@ -1,0 +1,19 @@
+//! Run logs: one directory a run, with `config.json` and `metrics.jsonl`.
+
+mod append;
+mod error;
+mod reader;
+mod value;
+mod writer;
+
+pub use error::{BadLine, LogError};
+pub use reader::{LogLine, RunLog};
+pub use writer::RunWriter;
+
+/// The version of the log format that this crate writes, and the newest that it reads.
+pub const SCHEMA_VERSION: u64 = 1;
+
+const CONFIG_FILE: &str = "config.json";
+const METRICS_FILE: &str = "metrics.jsonl";
+const SCHEMA_FIELD: &str = "schema";
+const STEP_FIELD: &str = "step";
