@@ -136,11 +136,7 @@ pub struct Wanted<'a, A: Real> {
 }
 
 /// The backward pass of a checked problem.
-pub(crate) fn run<A: Real>(
-    ctx: &Context<'_, A>,
-    saved: &Incoming<'_, A>,
-    wanted: &Wanted<'_, A>,
-) {
+pub(crate) fn run<A: Real>(ctx: &Context<'_, A>, saved: &Incoming<'_, A>, wanted: &Wanted<'_, A>) {
     if let Some(target) = &wanted.bias {
         bias::run(ctx, saved, target);
     }
@@ -264,7 +260,8 @@ impl<'a, A: Real> Partials<'a, A> {
                         let written = to.is_some();
                         let to = to.unwrap_or(&mut line);
                         for copy in 0..copied {
-                            let from = &self.copies[(task * copied + copy) * len + row * self.width..];
+                            let from =
+                                &self.copies[(task * copied + copy) * len + row * self.width..];
                             if copy == 0 && !self.direct {
                                 to.copy_from_slice(&from[..dim]);
                             } else {
@@ -299,7 +296,10 @@ impl<'a, A: Real> PartialsShare<'a, A> {
             let copy = (batch * heads + head) * self.copied + chunk - usize::from(self.direct);
             let len = rows * self.width;
             // SAFETY: the caller promises that this chunk's copy is free.
-            Some(Sums::new(unsafe { self.copies.part(copy * len, len) }, self.width))
+            Some(Sums::new(
+                unsafe { self.copies.part(copy * len, len) },
+                self.width,
+            ))
         }
         // A target without elements is direct, but has no rows.
         .unwrap_or_else(|| Sums::new(&mut [], 0));
@@ -399,15 +399,17 @@ impl<A: Real> WithSimd for Worker<'_, '_, A> {
             for task in run {
                 // The last rows first: under a causal mask they are the longest.
                 let chunk = chunks - 1 - task % chunks;
-                let kv = (task / chunks / sizes.kv_heads, task / chunks % sizes.kv_heads);
+                let kv = (
+                    task / chunks / sizes.kv_heads,
+                    task / chunks % sizes.kv_heads,
+                );
                 // SAFETY: each task has a chunk of a head of its own.
                 let mut key_sums = shares.key.map(|share| unsafe { share.sums(kv, chunk) });
                 // SAFETY: as above.
                 let mut value_sums = shares.value.map(|share| unsafe { share.sums(kv, chunk) });
                 for item in chunk * items / chunks..(chunk + 1) * items / chunks {
                     let at = (kv.0, kv.1 * sizes.group() + item / blocks);
-                    let block =
-                        Block::new(ctx, at.0, item % blocks * BLOCK, width::<S, A>());
+                    let block = Block::new(ctx, at.0, item % blocks * BLOCK, width::<S, A>());
                     visit::<S, A>(
                         ctx,
                         saved,
@@ -441,6 +443,7 @@ impl<A: Real> WithSimd for Worker<'_, '_, A> {
 
 /// Visits the keys of a block of queries and adds up its gradients.
 #[inline(always)]
+#[allow(clippy::too_many_arguments)]
 fn visit<S: Simd, A: Real>(
     ctx: &Context<'_, A>,
     saved: &Incoming<'_, A>,
@@ -474,12 +477,12 @@ fn visit<S: Simd, A: Real>(
         memory: &mut prepare,
     });
     let at = (batch, head);
-    let query_rows = key_sums.is_some().then(|| {
-        operand::<S, A>(&ctx.query, at, block, d_k, memory.query_rows)
-    });
-    let grad_rows = value_sums.is_some().then(|| {
-        operand::<S, A>(&saved.grad_out, at, block, d_v, memory.grad_rows)
-    });
+    let query_rows = key_sums
+        .is_some()
+        .then(|| operand::<S, A>(&ctx.query, at, block, d_k, memory.query_rows));
+    let grad_rows = value_sums
+        .is_some()
+        .then(|| operand::<S, A>(&saved.grad_out, at, block, d_v, memory.grad_rows));
     while from < end {
         let to = end.min(from + KEYS);
         let count = to - from;
@@ -533,11 +536,31 @@ fn visit<S: Simd, A: Real>(
         let place = |rows: Rows<'_, A>, dim: usize| (rows.pitch, dim.next_multiple_of(lanes));
         if let (Some(sums), Some(rows)) = (&mut value_sums, grad_rows) {
             let (pitch, dim) = place(rows, d_v);
-            add_products::<S, A>(block, &visits, count, memory.tile.weights, rows.data, pitch, dim, from, sums);
+            add_products::<S, A>(
+                block,
+                &visits,
+                count,
+                memory.tile.weights,
+                rows.data,
+                pitch,
+                dim,
+                from,
+                sums,
+            );
         }
         if let (Some(sums), Some(rows)) = (&mut key_sums, query_rows) {
             let (pitch, dim) = place(rows, d_k);
-            add_products::<S, A>(block, &visits, count, memory.tile.grads, rows.data, pitch, dim, from, sums);
+            add_products::<S, A>(
+                block,
+                &visits,
+                count,
+                memory.tile.grads,
+                rows.data,
+                pitch,
+                dim,
+                from,
+                sums,
+            );
         }
         from = to;
     }
@@ -636,10 +659,30 @@ fn add_products<S: Simd, A: Real>(
                 let b = &operand[from * pitch + column..];
                 let depth = to - from;
                 match (rows == MR, pair) {
-                    (true, true) => add(sums, first + row, column, &tile::<S, A, MR, NV>(a, ROW, 1, b, pitch, depth)),
-                    (true, false) => add(sums, first + row, column, &tile::<S, A, MR, 1>(a, ROW, 1, b, pitch, depth)),
-                    (false, true) => add(sums, first + row, column, &tile::<S, A, 1, NV>(a, ROW, 1, b, pitch, depth)),
-                    (false, false) => add(sums, first + row, column, &tile::<S, A, 1, 1>(a, ROW, 1, b, pitch, depth)),
+                    (true, true) => add(
+                        sums,
+                        first + row,
+                        column,
+                        &tile::<S, A, MR, NV>(a, ROW, 1, b, pitch, depth),
+                    ),
+                    (true, false) => add(
+                        sums,
+                        first + row,
+                        column,
+                        &tile::<S, A, MR, 1>(a, ROW, 1, b, pitch, depth),
+                    ),
+                    (false, true) => add(
+                        sums,
+                        first + row,
+                        column,
+                        &tile::<S, A, 1, NV>(a, ROW, 1, b, pitch, depth),
+                    ),
+                    (false, false) => add(
+                        sums,
+                        first + row,
+                        column,
+                        &tile::<S, A, 1, 1>(a, ROW, 1, b, pitch, depth),
+                    ),
                 }
             }
             row += rows;

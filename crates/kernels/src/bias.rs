@@ -21,11 +21,7 @@ use std::ops::Range;
 const PART: usize = 8 * KEYS;
 
 /// Computes the gradient at the bias.
-pub(crate) fn run<A: Real>(
-    ctx: &Context<'_, A>,
-    saved: &Incoming<'_, A>,
-    target: &Target<'_, A>,
-) {
+pub(crate) fn run<A: Real>(ctx: &Context<'_, A>, saved: &Incoming<'_, A>, target: &Target<'_, A>) {
     let parts = Parts::new(target.shape());
     let sizes = &ctx.sizes;
     let len = parts.len();
@@ -138,7 +134,8 @@ impl<A: Real> WithSimd for Worker<'_, '_, A> {
                     for head in spread(bias_head, heads, sizes.heads) {
                         for start in blocks.clone() {
                             let block = Block::new(ctx, batch, start * BLOCK, width);
-                            let (mut from, end) = (block.range.0.max(left), block.range.1.min(right));
+                            let (mut from, end) =
+                                (block.range.0.max(left), block.range.1.min(right));
                             if from >= end {
                                 continue;
                             }
@@ -156,9 +153,16 @@ impl<A: Real> WithSimd for Worker<'_, '_, A> {
                             while from < end {
                                 let to = end.min(from + KEYS);
                                 let key_rows =
-                                    ctx.key.rows(batch, kv_head, from, to - from, sizes.d_k, keys);
-                                let value_rows =
-                                    ctx.value.rows(batch, kv_head, from, to - from, sizes.d_v, values);
+                                    ctx.key
+                                        .rows(batch, kv_head, from, to - from, sizes.d_k, keys);
+                                let value_rows = ctx.value.rows(
+                                    batch,
+                                    kv_head,
+                                    from,
+                                    to - from,
+                                    sizes.d_v,
+                                    values,
+                                );
                                 for tile in 0..block.tiles {
                                     let (first, end) = block.visit(tile, from, to);
                                     let place = Place {
@@ -188,7 +192,8 @@ impl<A: Real> WithSimd for Worker<'_, '_, A> {
                                         let from = &tile_memory.grads
                                             [(key - first) * ROW + tile * width..][..lanes];
                                         for (lane, &x) in from.iter().enumerate() {
-                                            let row = if rows == 1 { 0 } else { tile * width + lane };
+                                            let row =
+                                                if rows == 1 { 0 } else { tile * width + lane };
                                             sums[row * part_columns + column] += x;
                                         }
                                     }

@@ -111,4 +111,3 @@ impl<'a, A: Real> Context<'a, A> {
         2.0 * rows as f64 * self.sizes.keys as f64 * width
     }
 }
-

@@ -2,7 +2,9 @@ use crate::real::Real;
 use half::{bf16, f16};
 
 /// A type that queries, keys, values and outputs are stored in: `f32`, `f64`, [`half::f16`] or [`half::bf16`].
-pub trait Element: sealed::Sealed + Copy + Default + Send + Sync + std::fmt::Debug + 'static {
+pub trait Element:
+    sealed::Sealed + Copy + Default + Send + Sync + std::fmt::Debug + 'static
+{
     /// The type of scores, softmax and logsumexp: `f64` for `f64`, otherwise `f32`.
     type Acc: Real;
 

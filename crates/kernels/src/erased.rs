@@ -87,7 +87,13 @@ impl<'a, A: Real> Source<'a, A> {
             return rows;
         }
         for r in 0..count {
-            self.read(batch, head, first + r, 0, &mut copy[r * width..(r + 1) * width]);
+            self.read(
+                batch,
+                head,
+                first + r,
+                0,
+                &mut copy[r * width..(r + 1) * width],
+            );
         }
         Rows {
             data: copy,
@@ -96,14 +102,7 @@ impl<'a, A: Real> Source<'a, A> {
     }
 
     /// Copies the elements of a row from `column` on.
-    pub(crate) fn read(
-        &self,
-        batch: usize,
-        head: usize,
-        row: usize,
-        column: usize,
-        to: &mut [A],
-    ) {
+    pub(crate) fn read(&self, batch: usize, head: usize, row: usize, column: usize, to: &mut [A]) {
         let stride = self.layout.strides[3];
         let start = self.layout.row(batch, head, row) + column as isize * stride;
         match self.store {
@@ -305,10 +304,7 @@ impl<'a, A: Real> Sums<'a, A> {
         // SAFETY: rows below `rows` lie inside of the data, by the slice's length or by the view's constructor; no
         // two overlap; the exclusive borrow of `self` keeps this the only slice.
         unsafe {
-            std::slice::from_raw_parts_mut(
-                self.data.offset(row as isize * self.pitch),
-                self.width,
-            )
+            std::slice::from_raw_parts_mut(self.data.offset(row as isize * self.pitch), self.width)
         }
     }
 

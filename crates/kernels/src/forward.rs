@@ -193,7 +193,14 @@ fn attend<S: Simd, A: Real>(
     let (shift, sum) = match ctx.sink {
         Some(sink) => {
             let logit = sink[head] * A::LOG2_E;
-            (logit, if logit == -A::INFINITY { A::ZERO } else { A::ONE })
+            (
+                logit,
+                if logit == -A::INFINITY {
+                    A::ZERO
+                } else {
+                    A::ONE
+                },
+            )
         }
         None => (-A::INFINITY, A::ZERO),
     };
@@ -339,7 +346,8 @@ fn raise<S: Simd, A: Real>(
     if raised {
         let mut factor = [lowest; NV];
         for n in 0..NV {
-            let new = shift[n].max(highest[n]);
+            // Only the rows that need it: what a row gives must not depend on its neighbours by a bit.
+            let new = highest[n].gt(shift[n] + slack).select(highest[n], shift[n]);
             // A row that has seen nothing yet: -inf less -inf is no number.
             factor[n] = A::exp2::<S>(shift[n] - new.max(lowest));
             store(shifts, n * lanes, new);

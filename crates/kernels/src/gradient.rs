@@ -205,9 +205,8 @@ fn gradient<S: Simd, A: Real>(work: Gradient<'_, '_, '_, A>) -> Seen {
         delta[n] = load::<S, A>(&prepared.delta, tile * width + n * lanes);
     }
 
-    let plain = !ctx.has_extras()
-        && ctx.dropout.is_none()
-        && !block.is_cut(tile, place.from, place.to);
+    let plain =
+        !ctx.has_extras() && ctx.dropout.is_none() && !block.is_cut(tile, place.from, place.to);
     if plain {
         let mut take = Weights::<S, A> { tile: weights, lse };
         dots(keys.data, keys.pitch, rows, query, d_k, &mut take);
@@ -262,14 +261,12 @@ fn gradient<S: Simd, A: Real>(work: Gradient<'_, '_, '_, A>) -> Seen {
             let mut kept = weight;
             if let Some(factors) = &factors {
                 kept = weight * factors[n];
-                grad = grad * factors[n];
+                grad *= factors[n];
             }
             // A blocked value may be so large that its product is infinite, and 0 times that is no number.
-            let mut grad = weight
-                .eq(zero)
-                .select(zero, weight * (grad - delta[n]));
+            let mut grad = weight.eq(zero).select(zero, weight * (grad - delta[n]));
             if let Some(slopes) = &slopes {
-                grad = grad * load::<S, A>(slopes, at);
+                grad *= load::<S, A>(slopes, at);
             }
             store(weights, at, kept);
             store(grads, at, grad);
@@ -288,11 +285,7 @@ impl<S: Simd, A: Real> Take<S, A> for Raw<'_, A> {
     fn take<const R: usize>(&mut self, row: usize, sums: &[[V<S, A>; NV]; R]) {
         for r in 0..R {
             for n in 0..NV {
-                store(
-                    self.tile,
-                    (row + r) * ROW + n * lanes::<S, A>(),
-                    sums[r][n],
-                );
+                store(self.tile, (row + r) * ROW + n * lanes::<S, A>(), sums[r][n]);
             }
         }
     }

@@ -25,6 +25,10 @@
 //!
 //! - `rayon` (default): threads of the rayon pool that the caller is in. Without it, one thread.
 
+// Loops by index over arrays of constant length are unrolled and kept in registers; iterators over vectors of a type that
+// is not known yet are not always.
+#![allow(clippy::needless_range_loop)]
+
 mod backward;
 mod bias;
 mod block;

@@ -1,6 +1,6 @@
 //! The register tile that every product of the kernels is made of.
 
-use crate::real::{Real, V, lanes, mul_add, splat, store, load};
+use crate::real::{Real, V, lanes, load, mul_add, splat, store};
 use macerator::Simd;
 
 /// Vectors along a tile. Two leave the 16 registers of AVX2 and SSE room for four rows; Arm has 32 short ones.
@@ -34,7 +34,12 @@ pub(crate) fn tile<S: Simd, A: Real, const R: usize, const N: usize>(
     }
     let lanes = lanes::<S, A>();
     let last = depth - 1;
-    assert!((R - 1).saturating_mul(row).saturating_add(last.saturating_mul(step)) < a.len());
+    assert!(
+        (R - 1)
+            .saturating_mul(row)
+            .saturating_add(last.saturating_mul(step))
+            < a.len()
+    );
     assert!(last.saturating_mul(pitch).saturating_add(N * lanes) <= b.len());
     for k in 0..depth {
         let mut vectors = [zero; N];
@@ -93,6 +98,7 @@ pub(crate) fn dots<S: Simd, A: Real>(
 /// Adds to `sums` (`columns` rows of `width`) the products of `a` transposed (`depth` rows of `columns`, `pitch` apart)
 /// with `b` (`depth` rows of `width`, `b_pitch` apart); overwrites if `fresh`.
 #[inline(always)]
+#[allow(clippy::too_many_arguments)]
 pub(crate) fn accumulate<S: Simd, A: Real>(
     a: &[A],
     pitch: usize,

@@ -89,6 +89,9 @@ pub(crate) fn pad_rows<S: Simd, A: Real>(
     dim: usize,
     to: &mut [A],
 ) {
+    if dim == 0 {
+        return;
+    }
     let padded = dim.next_multiple_of(lanes::<S, A>());
     for (row, to) in to.chunks_exact_mut(padded).take(block.rows).enumerate() {
         to.fill(A::ZERO);

@@ -151,6 +151,7 @@ fn polynomial<S: Simd, A: Real, const N: usize>(x: V<S, A>, coefficients: [A; N]
 // of (2^x - 1) / x with 2.3e-10 and 2.3e-19.
 macro_rules! real {
     ($ty:ident, $int:ident, $mantissa:literal, $magic:literal, $lowest:literal, $exp2:expr, $exp2_m1:expr) => {
+        #[allow(clippy::excessive_precision, clippy::approx_constant)] // fits as computed, rounded once
         impl Real for $ty {
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;

@@ -132,9 +132,7 @@ fn adjust<S: Simd, A: Real>(work: Adjust<'_, '_, A>) -> Seen {
         for l in 0..width.min(block.rows - lane) {
             let row = block.start + lane + l;
             let position = match &ctx.key_ranges {
-                Some(ranges) => {
-                    i64::from(ranges.position(place.batch, row, ctx.sizes.queries))
-                }
+                Some(ranges) => i64::from(ranges.position(place.batch, row, ctx.sizes.queries)),
                 None => ctx.sizes.keys as i64 - ctx.sizes.queries as i64 + row as i64,
             };
             distance[l] = A::from_i64(position - place.from as i64);
@@ -159,8 +157,9 @@ fn adjust<S: Simd, A: Real>(work: Adjust<'_, '_, A>) -> Seen {
         for l in 0..width {
             // A row that sees nothing has an empty range, a lane past the last row too.
             if let (Some(&from), Some(&to)) = (block.first.get(lane + l), block.end.get(lane + l)) {
-                let relative =
-                    |key: u32| A::from_i64((i64::from(key) - place.from as i64).clamp(0, rows as i64));
+                let relative = |key: u32| {
+                    A::from_i64((i64::from(key) - place.from as i64).clamp(0, rows as i64))
+                };
                 (first[l], end[l]) = (relative(from), relative(to));
             }
         }
@@ -171,11 +170,7 @@ fn adjust<S: Simd, A: Real>(work: Adjust<'_, '_, A>) -> Seen {
                 let first = load::<S, A>(&first, n * lanes);
                 let end = load::<S, A>(&end, n * lanes);
                 let sees = key.ge(first) & key.lt(end);
-                store(
-                    scores,
-                    at,
-                    sees.select(load::<S, A>(scores, at), blocked),
-                );
+                store(scores, at, sees.select(load::<S, A>(scores, at), blocked));
             }
         }
     }
@@ -213,8 +208,18 @@ fn gather<'s, S: Simd, A: Real>(
         let (mut any, mut all) = (false, true);
         for l in 0..lines {
             if one_row || block.live[lane + l] {
-                let bytes = read_bytes(view, batch, head, block.start + lane + l, from, &mut bytes[..rows]);
-                let set = bytes.iter().map(|&byte| usize::from(byte != 0)).sum::<usize>();
+                let bytes = read_bytes(
+                    view,
+                    batch,
+                    head,
+                    block.start + lane + l,
+                    from,
+                    &mut bytes[..rows],
+                );
+                let set = bytes
+                    .iter()
+                    .map(|&byte| usize::from(byte != 0))
+                    .sum::<usize>();
                 any |= set > 0;
                 all &= set == rows;
             }
@@ -261,7 +266,14 @@ fn gather<'s, S: Simd, A: Real>(
             _ => line[..rows].fill(A::ZERO),
         }
         if let Some(view) = blocked.filter(|_| live) {
-            let bytes = read_bytes(view, batch, head, block.start + lane + l, from, &mut bytes[..rows]);
+            let bytes = read_bytes(
+                view,
+                batch,
+                head,
+                block.start + lane + l,
+                from,
+                &mut bytes[..rows],
+            );
             for (x, &byte) in line.iter_mut().zip(bytes) {
                 if byte != 0 {
                     *x = -A::INFINITY;

@@ -7,11 +7,7 @@ use crate::parallel;
 use crate::real::Real;
 
 /// Sums the sink's gradient head by head, each over all samples in order.
-pub(crate) fn run<A: Real>(
-    ctx: &Context<'_, A>,
-    saved: &Incoming<'_, A>,
-    target: &Shared<'_, A>,
-) {
+pub(crate) fn run<A: Real>(ctx: &Context<'_, A>, saved: &Incoming<'_, A>, target: &Shared<'_, A>) {
     let Some(sink) = ctx.sink else { return };
     let sizes = &ctx.sizes;
     let flops = 4.0 * (sizes.batch * sizes.queries * (sizes.d_v + 8)) as f64;

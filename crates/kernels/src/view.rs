@@ -161,7 +161,11 @@ impl Layout {
             lowest
         } else if highest >= len as isize || offset > isize::MAX as usize {
             // The first index outside: nothing below `len` is.
-            if highest >= len as isize { len as isize } else { highest }
+            if highest >= len as isize {
+                len as isize
+            } else {
+                highest
+            }
         } else {
             return Ok(layout);
         };
