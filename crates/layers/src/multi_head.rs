@@ -373,7 +373,7 @@ fn divided(
     divisor: &'static str,
     parts: usize,
 ) -> Result<usize, AttentionError> {
-    if size % parts != 0 {
+    if !size.is_multiple_of(parts) {
         return Err(AttentionError::NotDivisible {
             dividend,
             size,

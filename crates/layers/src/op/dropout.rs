@@ -59,7 +59,7 @@ struct Halves<B: Backend> {
 
 impl<B: Backend> Halves<B> {
     fn mixed(self) -> Self {
-        [(1u32, 1u32); 6]
+        kernels::dropout::ROUNDS
             .iter()
             .fold(self, |Self { left, right }, &(factor, addend)| {
                 let product = B::int_mul_scalar(right.clone(), i64::from(factor).into());

@@ -7,6 +7,11 @@
 //! backend primitives alone ([`tiled`]); CPU backends override them with the `kernels` crate
 //! ([`cpu`]); [`autodiff`] registers the hand-written backward for all of them.
 
+// The backend trait's expansion names NdArray, whose crate is deprecated as a whole.
+#![cfg_attr(feature = "ndarray", allow(deprecated))]
+
+#[cfg(all(test, feature = "flex"))]
+mod agreement;
 mod autodiff;
 #[cfg(any(feature = "flex", feature = "ndarray"))]
 mod cpu;
@@ -145,7 +150,6 @@ impl<B: Backend> MaybeFloat<B> {
 /// alone. Tensors are `[batch, heads, length, width]`; the key and the value may have fewer heads.
 /// The logsumexp is `[batch, heads, query_len]`, f64 for f64 inputs and f32 for all others, minus
 /// infinity for a row that sees nothing.
-#[allow(deprecated)] // The expansion names NdArray, whose crate is deprecated as a whole.
 #[backend_extension(
     Flex: cfg(feature = "flex"),
     NdArray: cfg(feature = "ndarray"),
