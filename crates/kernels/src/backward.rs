@@ -10,11 +10,11 @@ use crate::block::Block;
 use crate::context::{BLOCK, Context, KEYS};
 use crate::erased::{Rows, Shared, Source, Sums, Target};
 use crate::gradient::{Gradient, Prepare, PrepareMemory, ROW, TileMemory};
-use crate::micro::{MR, NV, accumulate, tile, width};
+use crate::micro::{LESS, MR, NV, accumulate, next_rows, tile, width};
 use crate::pack::{lanes_to_rows, pad_rows};
 use crate::parallel::{self, Tasks};
 use crate::problem::{check_len, check_shape};
-use crate::real::{Real, V, call, lanes, load, store};
+use crate::real::{Real, call, lanes, load, store};
 use crate::scores::{Place, Seen, scratch_len};
 use crate::scratch::Scratch;
 use crate::{Element, Error, Gradients, Problem, Saved, bias, sink};
@@ -651,38 +651,24 @@ fn add_products<S: Simd, A: Real>(
         let pair = column + NV * lanes <= dim;
         let mut row = 0;
         while row < count {
-            let rows = if row + MR <= count { MR } else { 1 };
+            let rows = next_rows(count - row);
             let (from, to) = visits.tiles(block.tiles, row, row + rows);
             let (from, to) = (from * width, (to * width).min(block.rows));
             if from < to {
                 let a = &tile_rows[row * ROW + from..];
                 let b = &operand[from * pitch + column..];
-                let depth = to - from;
-                match (rows == MR, pair) {
-                    (true, true) => add(
-                        sums,
-                        first + row,
-                        column,
-                        &tile::<S, A, MR, NV>(a, ROW, 1, b, pitch, depth),
-                    ),
-                    (true, false) => add(
-                        sums,
-                        first + row,
-                        column,
-                        &tile::<S, A, MR, 1>(a, ROW, 1, b, pitch, depth),
-                    ),
-                    (false, true) => add(
-                        sums,
-                        first + row,
-                        column,
-                        &tile::<S, A, 1, NV>(a, ROW, 1, b, pitch, depth),
-                    ),
-                    (false, false) => add(
-                        sums,
-                        first + row,
-                        column,
-                        &tile::<S, A, 1, 1>(a, ROW, 1, b, pitch, depth),
-                    ),
+                let (at, depth) = (first + row, to - from);
+                match (rows, pair) {
+                    (MR, true) => add_tile::<S, A, MR, NV>(a, b, pitch, depth, sums, at, column),
+                    (MR, false) => add_tile::<S, A, MR, 1>(a, b, pitch, depth, sums, at, column),
+                    (LESS, true) => {
+                        add_tile::<S, A, LESS, NV>(a, b, pitch, depth, sums, at, column);
+                    }
+                    (LESS, false) => {
+                        add_tile::<S, A, LESS, 1>(a, b, pitch, depth, sums, at, column);
+                    }
+                    (_, true) => add_tile::<S, A, 1, NV>(a, b, pitch, depth, sums, at, column),
+                    (_, false) => add_tile::<S, A, 1, 1>(a, b, pitch, depth, sums, at, column),
                 }
             }
             row += rows;
@@ -691,13 +677,18 @@ fn add_products<S: Simd, A: Real>(
     }
 }
 
+/// Adds one tile of products at a row and column of the sums.
 #[inline(always)]
-fn add<S: Simd, A: Real, const R: usize, const N: usize>(
+fn add_tile<S: Simd, A: Real, const R: usize, const N: usize>(
+    a: &[A],
+    b: &[A],
+    pitch: usize,
+    depth: usize,
     sums: &mut Sums<'_, A>,
     row: usize,
     column: usize,
-    tile: &[[V<S, A>; N]; R],
 ) {
+    let tile = tile::<S, A, R, N>(a, ROW, 1, b, pitch, depth);
     for r in 0..R {
         let sums = sums.row(row + r);
         for n in 0..N {

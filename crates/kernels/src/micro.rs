@@ -6,8 +6,23 @@ use macerator::Simd;
 /// Vectors along a tile. Two leave the 16 registers of AVX2 and SSE room for four rows; Arm has 32 short ones.
 pub(crate) const NV: usize = if cfg!(target_arch = "aarch64") { 4 } else { 2 };
 
-/// Rows of a tile: with `NV` vectors, enough independent sums to hide the latency of an addition.
-pub(crate) const MR: usize = 4;
+/// Rows of a tile. With two vectors that is 12 independent sums, more than the 8 that hide the latency of an addition and
+/// all that 16 registers have room for: on AVX2 a quarter faster than four rows.
+pub(crate) const MR: usize = 6;
+
+/// Rows of a smaller tile for what is left.
+pub(crate) const LESS: usize = 4;
+
+/// How many of the rows left the next tile takes: `MR`, `LESS` or 1. Even numbers from 4 on need no tile of 1.
+#[inline(always)]
+pub(crate) fn next_rows(left: usize) -> usize {
+    match left {
+        8 | 9 => LESS,
+        MR.. => MR,
+        LESS.. => LESS,
+        _ => 1,
+    }
+}
 
 /// Queries that run along one tile.
 #[inline(always)]
@@ -68,7 +83,7 @@ pub(crate) trait Take<S: Simd, A: Real> {
 
 /// The products of `rows` rows of `a` (each `depth` long, `pitch` apart) with the columns of `b` (`depth` rows of `width`).
 ///
-/// A row may be handed to `take` twice: the last tile is moved back to end at the last row.
+/// A row may be handed to `take` twice: a last tile that would be shorter is moved back.
 #[inline(always)]
 pub(crate) fn dots<S: Simd, A: Real>(
     a: &[A],
@@ -79,19 +94,26 @@ pub(crate) fn dots<S: Simd, A: Real>(
     take: &mut impl Take<S, A>,
 ) {
     let width = width::<S, A>();
-    if rows < MR {
-        for row in 0..rows {
-            let sums = tile::<S, A, 1, NV>(&a[row * pitch..], 0, 1, b, width, depth);
-            take.take(row, &sums);
+    let mut row = 0;
+    while row < rows {
+        match next_rows(rows - row) {
+            MR => {
+                let sums = tile::<S, A, MR, NV>(&a[row * pitch..], pitch, 1, b, width, depth);
+                take.take(row, &sums);
+                row += MR;
+            }
+            1 if rows < LESS => {
+                let sums = tile::<S, A, 1, NV>(&a[row * pitch..], 0, 1, b, width, depth);
+                take.take(row, &sums);
+                row += 1;
+            }
+            _ => {
+                row = row.min(rows - LESS);
+                let sums = tile::<S, A, LESS, NV>(&a[row * pitch..], pitch, 1, b, width, depth);
+                take.take(row, &sums);
+                row += LESS;
+            }
         }
-        return;
-    }
-    let mut next = 0;
-    while next < rows {
-        let row = next.min(rows - MR);
-        let sums = tile::<S, A, MR, NV>(&a[row * pitch..], pitch, 1, b, width, depth);
-        take.take(row, &sums);
-        next += MR;
     }
 }
 
@@ -110,15 +132,24 @@ pub(crate) fn accumulate<S: Simd, A: Real>(
     fresh: bool,
 ) {
     let mut column = 0;
-    while column + MR <= columns {
-        let tile = tile::<S, A, MR, NV>(&a[column..], 1, pitch, b, b_pitch, depth);
-        add_rows(sums, column, &tile, fresh);
-        column += MR;
-    }
     while column < columns {
-        let tile = tile::<S, A, 1, NV>(&a[column..], 0, pitch, b, b_pitch, depth);
-        add_rows(sums, column, &tile, fresh);
-        column += 1;
+        let a = &a[column..];
+        let rows = next_rows(columns - column);
+        match rows {
+            MR => {
+                let tile = tile::<S, A, MR, NV>(a, 1, pitch, b, b_pitch, depth);
+                add_rows(sums, column, &tile, fresh);
+            }
+            LESS => {
+                let tile = tile::<S, A, LESS, NV>(a, 1, pitch, b, b_pitch, depth);
+                add_rows(sums, column, &tile, fresh);
+            }
+            _ => {
+                let tile = tile::<S, A, 1, NV>(a, 0, pitch, b, b_pitch, depth);
+                add_rows(sums, column, &tile, fresh);
+            }
+        }
+        column += rows;
     }
 }
 

@@ -197,7 +197,8 @@ fn gradients_agree_with_finite_differences() {
             .sum::<f64>()
     };
     let answer = case.solve::<f64>();
-    let pick: [(fn(&mut Case) -> &mut Vec<f64>, &[f64]); 5] = [
+    type Input = fn(&mut Case) -> &mut Vec<f64>;
+    let pick: [(Input, &[f64]); 5] = [
         (|c| &mut c.q, &answer.dq),
         (|c| &mut c.k, &answer.dk),
         (|c| &mut c.v, &answer.dv),

@@ -1,6 +1,7 @@
 //! One case of attention with everything that it owns, the kernels' answer to it and that of a plain loop in f64.
 #![allow(dead_code)] // each test uses its part
 #![allow(missing_docs)]
+#![allow(clippy::needless_range_loop, clippy::type_complexity)] // the plain loop is to look like one
 
 use kernels::{
     Dropout, Element, Gradients, Isa, KeyRanges, Problem, Saved, View, ViewMut, backward, forward,
