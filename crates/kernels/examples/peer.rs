@@ -186,12 +186,12 @@ impl<C: Fn() -> f64> WithSimd for Limit<C> {
         let mut sums: [Vector<S, f32>; SUMS] = [1.0_f32.splat::<S>(); SUMS];
         let (start, mut rounds) = ((self.1)(), 0_u64);
         while (self.1)() - start < self.0 {
-            for _ in 0..100_000 {
+            for _ in 0..10_000 {
                 for sum in &mut sums {
                     *sum = f32::vmul_add(*sum, factor, factor);
                 }
             }
-            rounds += 100_000;
+            rounds += 10_000;
         }
         let seconds = (self.1)() - start;
         let mut total = 0.0;

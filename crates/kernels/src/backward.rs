@@ -6,7 +6,7 @@
 //!
 //! Dao, <https://arxiv.org/abs/2307.08691>.
 
-use crate::block::Block;
+use crate::block::{Block, Blocks};
 use crate::context::{BLOCK, Context, KEYS};
 use crate::erased::{Rows, Shared, Source, Sums, Target};
 use crate::gradient::{Gradient, Prepare, PrepareMemory, ROW, TileMemory};
@@ -393,6 +393,7 @@ impl<A: Real> WithSimd for Worker<'_, '_, A> {
             query_rows,
             grad_rows,
         };
+        let mut seen = Blocks::default();
         let (chunks, blocks) = (shares.chunks, ctx.blocks());
         let items = sizes.group() * blocks;
         while let Some(run) = tasks.next() {
@@ -409,11 +410,11 @@ impl<A: Real> WithSimd for Worker<'_, '_, A> {
                 let mut value_sums = shares.value.map(|share| unsafe { share.sums(kv, chunk) });
                 for item in chunk * items / chunks..(chunk + 1) * items / chunks {
                     let at = (kv.0, kv.1 * sizes.group() + item / blocks);
-                    let block = Block::new(ctx, at.0, item % blocks * BLOCK, width::<S, A>());
+                    let block = seen.get(ctx, at.0, item % blocks * BLOCK, width::<S, A>());
                     visit::<S, A>(
                         ctx,
                         saved,
-                        &block,
+                        block,
                         at,
                         shares.query.is_some(),
                         key_sums.as_mut(),
@@ -427,7 +428,7 @@ impl<A: Real> WithSimd for Worker<'_, '_, A> {
                             lanes_to_rows::<S, A>(
                                 target,
                                 at,
-                                &block,
+                                block,
                                 sizes.d_k,
                                 &ones,
                                 memory.grad_query,

@@ -5,7 +5,7 @@
 //! bias itself has it. The price is two of the main pass's five products, done once more.
 
 use crate::backward::Incoming;
-use crate::block::Block;
+use crate::block::Blocks;
 use crate::context::{BLOCK, Context, KEYS};
 use crate::erased::Target;
 use crate::gradient::{Gradient, Prepare, PrepareMemory, ROW, TileMemory};
@@ -118,6 +118,7 @@ impl<A: Real> WithSimd for Worker<'_, '_, A> {
             slopes: &mut [],
             extras,
         };
+        let mut seen = Blocks::default();
         while let Some(run) = tasks.next() {
             for task in run {
                 let (task, column_part) = (task / parts.column_parts, task % parts.column_parts);
@@ -133,7 +134,7 @@ impl<A: Real> WithSimd for Worker<'_, '_, A> {
                 for batch in spread(bias_batch, batches, sizes.batch) {
                     for head in spread(bias_head, heads, sizes.heads) {
                         for start in blocks.clone() {
-                            let block = Block::new(ctx, batch, start * BLOCK, width);
+                            let block = seen.get(ctx, batch, start * BLOCK, width);
                             let (mut from, end) =
                                 (block.range.0.max(left), block.range.1.min(right));
                             if from >= end {
@@ -143,7 +144,7 @@ impl<A: Real> WithSimd for Worker<'_, '_, A> {
                             let prepared = call::<S, _>(Prepare {
                                 ctx,
                                 saved,
-                                block: &block,
+                                block,
                                 at: (batch, head),
                                 factor: A::ONE,
                                 through_cap: false,
@@ -175,7 +176,7 @@ impl<A: Real> WithSimd for Worker<'_, '_, A> {
                                     if first == end
                                         || call::<S, _>(Gradient {
                                             ctx,
-                                            block: &block,
+                                            block,
                                             prepared: &prepared,
                                             place,
                                             keys: key_rows.skip(first - from),

@@ -6,6 +6,32 @@ use crate::real::Real;
 /// The most tiles that a block of queries is cut into: one lane of two vectors each, at the least.
 pub(crate) const MAX_TILES: usize = 32;
 
+/// The block that a worker has at hand: heads follow one another, and their rows see the same keys.
+#[derive(Default)]
+pub(crate) struct Blocks {
+    last: Option<((usize, usize), Block)>,
+}
+
+impl Blocks {
+    #[inline(always)]
+    pub(crate) fn get<A: Real>(
+        &mut self,
+        ctx: &Context<'_, A>,
+        batch: usize,
+        start: usize,
+        width: usize,
+    ) -> &Block {
+        let key = (start, if ctx.has_ranges_a_sample() { batch } else { 0 });
+        if self.last.as_ref().is_none_or(|(last, _)| *last != key) {
+            self.last = None;
+        }
+        let (_, block) = self
+            .last
+            .get_or_insert_with(|| (key, Block::new(ctx, batch, start, width)));
+        block
+    }
+}
+
 /// A block of query rows, cut into tiles of `width` rows, one a lane.
 pub(crate) struct Block {
     /// The first row.
@@ -30,12 +56,7 @@ pub(crate) struct Block {
 
 impl Block {
     #[inline(always)]
-    pub(crate) fn new<A: Real>(
-        ctx: &Context<'_, A>,
-        batch: usize,
-        start: usize,
-        width: usize,
-    ) -> Self {
+    fn new<A: Real>(ctx: &Context<'_, A>, batch: usize, start: usize, width: usize) -> Self {
         let rows = BLOCK.min(ctx.sizes.queries - start);
         let keys = ctx.sizes.keys;
         let tiles = rows.div_ceil(width);

@@ -96,6 +96,13 @@ impl<'a, A: Real> Context<'a, A> {
             || self.alibi.is_some()
     }
 
+    /// Whether samples differ in what their rows see.
+    pub(crate) fn has_ranges_a_sample(&self) -> bool {
+        let rows = self.sizes.queries;
+        self.key_ranges
+            .is_some_and(|ranges| ranges.first.len() != rows || ranges.end.len() != rows)
+    }
+
     pub(crate) fn kv_head(&self, head: usize) -> usize {
         head / self.sizes.group()
     }

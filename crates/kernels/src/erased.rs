@@ -2,6 +2,7 @@
 
 use crate::element::sealed::{Store, StoreMut};
 use crate::real::Real;
+use crate::transpose::{SIDE, Square};
 use crate::view::Layout;
 use crate::{Element, View, ViewMut};
 use std::marker::PhantomData;
@@ -282,7 +283,8 @@ impl<'a, A: Real> Sums<'a, A> {
     ///
     /// # Safety
     ///
-    /// Batch and head must lie inside of the shape, and until the sums are gone nothing else may use this head's rows.
+    /// Batch and head must lie inside of the shape, and until the sums are gone nothing else may use the rows of this
+    /// head that are reached through them.
     pub(crate) unsafe fn of(target: &Target<'a, A>, batch: usize, head: usize) -> Option<Self> {
         let [.., rows, width] = target.layout.shape;
         match target.store {
@@ -305,6 +307,21 @@ impl<'a, A: Real> Sums<'a, A> {
         // two overlap; the exclusive borrow of `self` keeps this the only slice.
         unsafe {
             std::slice::from_raw_parts_mut(self.data.offset(row as isize * self.pitch), self.width)
+        }
+    }
+
+    /// Writes a square at a row and column.
+    #[inline(always)]
+    pub(crate) fn write_square(&mut self, row: usize, column: usize, square: &Square<A>) {
+        assert!(row + SIDE <= self.rows && column + SIDE <= self.width);
+        for r in 0..SIDE {
+            // SAFETY: as in `row`; the assertion keeps all rows and columns inside.
+            unsafe {
+                let to = self
+                    .data
+                    .offset((row + r) as isize * self.pitch + column as isize);
+                to.copy_from_nonoverlapping(square.row(r).as_ptr(), SIDE);
+            }
         }
     }
 

@@ -4,14 +4,14 @@
 //! nor the sum of a row crosses lanes. Milakov and Gimelshein, <https://arxiv.org/abs/1805.02867> (the running
 //! softmax); Dao et al., <https://arxiv.org/abs/2205.14135> (tiles).
 
-use crate::block::Block;
+use crate::block::{Block, Blocks, MAX_TILES};
 use crate::context::{BLOCK, Context, KEYS};
 use crate::erased::{Shared, Target};
 use crate::micro::{NV, Take, accumulate, dots, width};
 use crate::pack::{lanes_to_rows, rows_to_lanes};
 use crate::parallel::{self, Tasks};
 use crate::problem::{check_len, check_shape};
-use crate::real::{Real, V, call, lanes, load, splat, store};
+use crate::real::{Real, V, call, lanes, load, mul_add, splat, store};
 use crate::scores::{Adjust, Place, Seen, hashes, keep, scratch_len};
 use crate::scratch::Scratch;
 use crate::{Element, Error, Problem, ViewMut};
@@ -137,25 +137,26 @@ impl<A: Real> WithSimd for Worker<'_, '_, A> {
             values,
             line,
         };
+        let mut seen = Blocks::default();
         let blocks = ctx.blocks();
         while let Some(run) = tasks.next() {
             for task in run {
                 // The last rows first: under a causal mask they are the longest.
                 let start = (blocks - 1 - task % blocks) * BLOCK;
                 let (batch, head) = (task / blocks / sizes.heads, task / blocks % sizes.heads);
-                let block = Block::new(ctx, batch, start, width);
-                let mut running = attend::<S, A>(ctx, &block, (batch, head), &mut memory);
+                let block = seen.get(ctx, batch, start, width);
+                let mut running = attend::<S, A>(ctx, block, (batch, head), &mut memory);
 
                 let first = (batch * sizes.heads + head) * sizes.queries + start;
                 // SAFETY: each task has rows of its own.
                 let lse = unsafe { lse.part(first, block.rows) };
-                finish(ctx, &block, head, &mut running, lse);
+                finish::<S, A>(ctx, block, head, &mut running, lse);
                 // SAFETY: as above.
                 unsafe {
                     lanes_to_rows::<S, A>(
                         &out,
                         (batch, head),
-                        &block,
+                        block,
                         sizes.d_v,
                         &running.sum,
                         memory.out,
@@ -188,7 +189,7 @@ fn attend<S: Simd, A: Real>(
         memory.query,
         memory.line,
     );
-    memory.out[..block.tiles * width * d_v].fill(A::ZERO);
+    let mut fresh = [true; MAX_TILES];
     let hashes = hashes(ctx, block, batch, head);
     let (shift, sum) = match ctx.sink {
         Some(sink) => {
@@ -259,7 +260,8 @@ fn attend<S: Simd, A: Real>(
                 highest = highest_of::<S, A>(memory.weights, rows);
             }
             let out = &mut memory.out[tile * d_v * width..(tile + 1) * d_v * width];
-            let shift = raise::<S, A>(&mut running, tile, highest, out);
+            let old = if fresh[tile] { &mut [] } else { &mut *out };
+            let shift = raise::<S, A>(&mut running, tile, highest, old);
             soften::<S, A>(&mut running, tile, shift, memory.weights, rows);
             if let Some(dropping) = &ctx.dropout {
                 for row in 0..rows {
@@ -280,11 +282,17 @@ fn attend<S: Simd, A: Real>(
                     width,
                     rows,
                     out,
-                    false,
+                    fresh[tile],
                 );
+                fresh[tile] = false;
             }
         }
         from = to;
+    }
+    for tile in 0..block.tiles {
+        if fresh[tile] {
+            memory.out[tile * d_v * width..(tile + 1) * d_v * width].fill(A::ZERO);
+        }
     }
     running
 }
@@ -393,25 +401,40 @@ fn soften<S: Simd, A: Real>(
 
 /// Writes the logsumexp of each row and leaves in `running.sum` what its output is to be multiplied by.
 #[inline(always)]
-fn finish<A: Real>(
+fn finish<S: Simd, A: Real>(
     ctx: &Context<'_, A>,
     block: &Block,
     head: usize,
     running: &mut Running<A>,
     lse: &mut [A],
 ) {
+    let lanes = lanes::<S, A>();
     let nothing = ctx.sink.map_or(-A::INFINITY, |sink| sink[head]);
-    for row in 0..block.rows {
-        let sum = running.sum[row];
+    let (zero, one) = (splat::<S, A>(A::ZERO), splat::<S, A>(A::ONE));
+    let mut logs = [nothing; BLOCK];
+    for at in (0..block.rows).step_by(lanes) {
+        let (shift, sum) = (
+            load::<S, A>(&running.shift, at),
+            load::<S, A>(&running.sum, at),
+        );
+        // In two parts: otherwise a large shift would be rounded twice.
+        let log = mul_add(
+            shift,
+            splat(A::LN_2[0]),
+            mul_add(shift, splat(A::LN_2[1]), A::ln::<S>(sum)),
+        );
+        // The logarithm is of bits and takes what is no number for one.
+        let log = sum.eq(sum).select(log, sum);
         // Not `sum > 0`, which would hide a sum that is no number.
-        if !block.live[row] || sum == A::ZERO {
-            lse[row] = nothing;
-            running.sum[row] = A::ZERO;
-        } else {
-            let shift: f64 = running.shift[row].into();
-            let log: f64 = sum.ln().into();
-            lse[row] = A::from_f64(shift * std::f64::consts::LN_2 + log);
-            running.sum[row] = A::from_f64(1.0 / sum.into());
+        store(&mut logs, at, sum.eq(zero).select(splat(nothing), log));
+        store(&mut running.sum, at, sum.eq(zero).select(zero, one / sum));
+    }
+    lse.copy_from_slice(&logs[..block.rows]);
+    if !block.all_live {
+        for row in 0..block.rows {
+            if !block.live[row] {
+                lse[row] = nothing;
+            }
         }
     }
 }

@@ -48,6 +48,7 @@ mod real;
 mod scores;
 mod scratch;
 mod sink;
+mod transpose;
 mod view;
 
 pub use backward::backward;

@@ -1,9 +1,10 @@
 //! Rows turned into lanes and back.
 
 use crate::block::Block;
-use crate::erased::{Source, Target};
+use crate::erased::{Rows, Source, Sums, Target};
 use crate::micro::width;
 use crate::real::{Real, lanes};
+use crate::transpose::{SIDE, Square};
 use macerator::Simd;
 
 /// Writes rows of a block times `factor` as lanes: tile after tile, `dim` rows of `width` lanes each.
@@ -22,18 +23,54 @@ pub(crate) fn rows_to_lanes<S: Simd, A: Real>(
     let width = width::<S, A>();
     for tile in 0..block.tiles {
         let packed = &mut packed[tile * dim * width..(tile + 1) * dim * width];
-        for lane in 0..width {
+        let mut lane = 0;
+        while lane < width {
             let row = tile * width + lane;
+            let side = lane + SIDE <= width && row + SIDE <= block.rows;
+            if side
+                && block.live[row..row + SIDE] == [true; SIDE]
+                && let Some(rows) = source.direct(batch, head, block.start + row, SIDE)
+            {
+                squares_to_lanes::<S, A>(rows, dim, factor, packed, lane);
+                lane += SIDE;
+                continue;
+            }
             if row >= block.rows || !block.live[row] {
                 for lanes in packed.chunks_exact_mut(width) {
                     lanes[lane] = A::ZERO;
                 }
-                continue;
+            } else {
+                let rows = source.rows(batch, head, block.start + row, 1, dim, line);
+                for (lanes, &x) in packed.chunks_exact_mut(width).zip(rows.data) {
+                    lanes[lane] = x * factor;
+                }
             }
-            let rows = source.rows(batch, head, block.start + row, 1, dim, line);
-            for (lanes, &x) in packed.chunks_exact_mut(width).zip(rows.data) {
-                lanes[lane] = x * factor;
-            }
+            lane += 1;
+        }
+    }
+}
+
+/// Eight rows into lanes `lane..`.
+#[inline(always)]
+fn squares_to_lanes<S: Simd, A: Real>(
+    rows: Rows<'_, A>,
+    dim: usize,
+    factor: A,
+    packed: &mut [A],
+    lane: usize,
+) {
+    let width = width::<S, A>();
+    let whole = dim - dim % SIDE;
+    let mut square = Square::new();
+    for column in (0..whole).step_by(SIDE) {
+        square.read(&rows.data[column..], rows.pitch);
+        square.scale(factor);
+        A::transpose::<S>(&mut square);
+        square.write(&mut packed[column * width + lane..], width);
+    }
+    for column in whole..dim {
+        for r in 0..SIDE {
+            packed[column * width + lane + r] = rows.data[r * rows.pitch + column] * factor;
         }
     }
 }
@@ -57,10 +94,25 @@ pub(crate) unsafe fn lanes_to_rows<S: Simd, A: Real>(
         return;
     }
     let width = width::<S, A>();
-    for row in 0..block.rows {
+    // SAFETY: the caller promises that the block's rows are its own, and no others are touched.
+    let mut rows = unsafe { Sums::of(target, batch, head) };
+    let mut row = 0;
+    while row < block.rows {
         let packed = &packed[row / width * dim * width..][..dim * width];
-        // SAFETY: the caller promises that the rows are this block's alone.
-        let direct = unsafe { target.row(batch, head, block.start + row) };
+        let at = (batch, head, block.start + row);
+        if row % width + SIDE <= width
+            && let Some(factors) = factors[..block.rows]
+                .get(row..)
+                .and_then(|f| f.first_chunk())
+            && block.live[row..row + SIDE] == [true; SIDE]
+            && let Some(rows) = &mut rows
+        {
+            lanes_to_squares::<S, A>(rows, at.2, dim, factors, packed, row % width);
+            row += SIDE;
+            continue;
+        }
+        // SAFETY: as above.
+        let direct = unsafe { target.row(at.0, at.1, at.2) };
         let written = direct.is_some();
         let to = match direct {
             Some(to) => to,
@@ -75,7 +127,38 @@ pub(crate) unsafe fn lanes_to_rows<S: Simd, A: Real>(
         }
         if !written {
             // SAFETY: as above.
-            unsafe { target.write(batch, head, block.start + row, &line[..dim]) };
+            unsafe { target.write(at.0, at.1, at.2, &line[..dim]) };
+        }
+        row += 1;
+    }
+}
+
+/// Lanes `lane..` into eight rows from `row` on.
+#[inline(always)]
+fn lanes_to_squares<S: Simd, A: Real>(
+    rows: &mut Sums<'_, A>,
+    row: usize,
+    dim: usize,
+    factors: &[A; SIDE],
+    packed: &[A],
+    lane: usize,
+) {
+    let width = width::<S, A>();
+    let whole = dim - dim % SIDE;
+    let mut square = Square::new();
+    for column in (0..whole).step_by(SIDE) {
+        square.read(&packed[column * width + lane..], width);
+        square.scale_columns(factors);
+        A::transpose::<S>(&mut square);
+        rows.write_square(row, column, &square);
+    }
+    for r in 0..SIDE {
+        let to = &mut rows.row(row + r)[whole..dim];
+        for (to, lanes) in to
+            .iter_mut()
+            .zip(packed[whole * width..].chunks_exact(width))
+        {
+            *to = lanes[lane + r] * factors[r];
         }
     }
 }

@@ -4,6 +4,7 @@ use crate::Element;
 use crate::backward::{Incoming, Wanted};
 use crate::context::Context;
 use crate::erased::{Shared, Target};
+use crate::transpose::Square;
 use macerator::{
     ReduceAdd, Scalar, Simd, VAdd, VDiv, VMaskReduce, VMul, VMulAdd, VOrd, VSelect, VSub, Vector,
     WithSimd,
@@ -50,9 +51,6 @@ pub trait Real:
     #[doc(hidden)]
     fn from_i64(x: i64) -> Self;
 
-    #[doc(hidden)]
-    fn ln(self) -> Self;
-
     /// The forward pass for this type: not generic, so that it is compiled with this crate, optimised as this crate is.
     #[doc(hidden)]
     fn forward(ctx: &Context<'_, Self>, out: Target<'_, Self>, lse: Shared<'_, Self>);
@@ -60,6 +58,18 @@ pub trait Real:
     /// The backward pass for this type.
     #[doc(hidden)]
     fn backward(ctx: &Context<'_, Self>, saved: &Incoming<'_, Self>, wanted: &Wanted<'_, Self>);
+
+    /// Turns a square over.
+    #[doc(hidden)]
+    fn transpose<S: Simd>(square: &mut Square<Self>);
+
+    /// `ln(2)` and what rounding takes from it.
+    #[doc(hidden)]
+    const LN_2: [Self; 2];
+
+    /// The natural logarithm of a positive normal number.
+    #[doc(hidden)]
+    fn ln<S: Simd>(x: Vector<S, Self>) -> Vector<S, Self>;
 
     /// 2 to the power of the nearest whole number, and the rest in `[-1/2, 1/2]`.
     #[doc(hidden)]
@@ -137,6 +147,10 @@ pub(crate) fn tanh<S: Simd, A: Real>(x: V<S, A>) -> V<S, A> {
     e / (e + splat(A::from_f64(2.0)))
 }
 
+/// `ln(2)` is the sum of these to twice the digits of f64.
+const LN_2: f64 = std::f64::consts::LN_2;
+const LN_2_REST: f64 = 2.319_046_813_846_299_6e-17;
+
 /// Horner's rule, the highest coefficient last.
 #[inline(always)]
 fn polynomial<S: Simd, A: Real, const N: usize>(x: V<S, A>, coefficients: [A; N]) -> V<S, A> {
@@ -150,7 +164,8 @@ fn polynomial<S: Simd, A: Real, const N: usize>(x: V<S, A>, coefficients: [A; N]
 // The polynomials are relative minimax fits (Remez, 60 digits) on [-1/2, 1/2]: of 2^x with error 1.9e-9 and 3.1e-18,
 // of (2^x - 1) / x with 2.3e-10 and 2.3e-19.
 macro_rules! real {
-    ($ty:ident, $int:ident, $mantissa:literal, $magic:literal, $lowest:literal, $exp2:expr, $exp2_m1:expr) => {
+    ($ty:ident, $int:ident, $mantissa:literal, $magic:literal, $lowest:literal, $transpose:ident, $log:expr,
+     $exp2:expr, $exp2_m1:expr) => {
         #[allow(clippy::excessive_precision, clippy::approx_constant)] // fits as computed, rounded once
         impl Real for $ty {
             const ZERO: Self = 0.0;
@@ -173,9 +188,37 @@ macro_rules! real {
                 x as $ty
             }
 
+            const LN_2: [Self; 2] = [
+                std::$ty::consts::LN_2,
+                (LN_2 - std::$ty::consts::LN_2 as f64 + LN_2_REST) as $ty,
+            ];
+
             #[inline(always)]
-            fn ln(self) -> Self {
-                self.ln()
+            fn transpose<S: Simd>(square: &mut Square<Self>) {
+                square.$transpose::<S>();
+            }
+
+            #[inline(always)]
+            fn ln<S: Simd>(x: V<S, Self>) -> V<S, Self> {
+                // A power of 2 and a number in [sqrt(1/2), sqrt(2)): the exponent's bits less those of sqrt(1/2).
+                let root = splat::<S, $ty>(std::$ty::consts::FRAC_1_SQRT_2).reinterpret::<$int>();
+                let bits = x.reinterpret::<$int>() - root;
+                let exponent = bits >> $mantissa;
+                let rest = (x.reinterpret::<$int>() - (exponent << $mantissa)).reinterpret::<$ty>();
+                // The exponent as a float, by the trick of `split` backwards.
+                let magic = splat::<S, $ty>($magic);
+                let exponent =
+                    (exponent + magic.reinterpret::<$int>()).reinterpret::<$ty>() - magic;
+                // ln((1 + s) / (1 - s)) = 2 (s + s^3 / 3 + s^5 / 5 + ...)
+                let one = splat::<S, $ty>(1.0);
+                let s = (rest - one) / (rest + one);
+                let square = s * s;
+                let log = (s + s) * mul_add(square, polynomial(square, $log), one);
+                mul_add(
+                    exponent,
+                    splat(Self::LN_2[0]),
+                    mul_add(exponent, splat(Self::LN_2[1]), log),
+                )
             }
 
             fn forward(ctx: &Context<'_, Self>, out: Target<'_, Self>, lse: Shared<'_, Self>) {
@@ -225,6 +268,8 @@ real!(
     23,
     12_582_912.0,
     -126.0,
+    transpose,
+    [1.0 / 3.0, 0.2, 1.0 / 7.0, 1.0 / 9.0, 1.0 / 11.0],
     [
         1.000_000_000_554_166_3,
         0.693_147_205_737_252_7,
@@ -251,6 +296,19 @@ real!(
     52,
     6_755_399_441_055_744.0,
     -1022.0,
+    transpose,
+    [
+        1.0 / 3.0,
+        0.2,
+        1.0 / 7.0,
+        1.0 / 9.0,
+        1.0 / 11.0,
+        1.0 / 13.0,
+        1.0 / 15.0,
+        1.0 / 17.0,
+        1.0 / 19.0,
+        1.0 / 21.0,
+    ],
     [
         0.999_999_999_999_999_997_1,
         0.693_147_180_559_945_330_46,
