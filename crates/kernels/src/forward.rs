@@ -14,7 +14,7 @@ use crate::problem::{check_len, check_shape};
 use crate::real::{Real, V, call, lanes, load, mul_add, splat, store};
 use crate::scores::{Adjust, Place, Seen, hashes, keep, scratch_len};
 use crate::scratch::Scratch;
-use crate::{Element, Error, Problem, ViewMut};
+use crate::{Element, Error, Problem, ViewMut, decode};
 use macerator::{Simd, WithSimd};
 
 /// Attention's output and the logsumexp of each row of scores.
@@ -64,6 +64,9 @@ pub fn forward<T: Element>(
 
 /// The forward pass of a checked problem.
 pub(crate) fn run<A: Real>(ctx: &Context<'_, A>, out: Target<'_, A>, lse: Shared<'_, A>) {
+    if decode::suits(ctx) {
+        return decode::run(ctx, out, lse);
+    }
     let sizes = &ctx.sizes;
     let flops = 2.0 * ctx.product_flops();
     parallel::run(sizes.batch * sizes.heads * ctx.blocks(), flops, |tasks| {

@@ -33,6 +33,7 @@ mod backward;
 mod bias;
 mod block;
 mod context;
+mod decode;
 pub mod dropout;
 mod element;
 mod erased;

@@ -6,8 +6,8 @@ use crate::context::Context;
 use crate::erased::{Shared, Target};
 use crate::transpose::Square;
 use macerator::{
-    ReduceAdd, Scalar, Simd, VAdd, VDiv, VMaskReduce, VMul, VMulAdd, VOrd, VSelect, VSub, Vector,
-    WithSimd,
+    ReduceAdd, ReduceMax, Scalar, Simd, VAdd, VDiv, VMaskReduce, VMul, VMulAdd, VOrd, VSelect,
+    VSub, Vector, WithSimd,
 };
 use std::ops::{AddAssign, MulAssign, Neg};
 
@@ -26,6 +26,7 @@ pub trait Real:
     + VSelect
     + VMaskReduce
     + ReduceAdd
+    + ReduceMax
     + PartialOrd
     + AddAssign
     + MulAssign

@@ -45,6 +45,11 @@ impl<A: Real> Square<A> {
     }
 
     #[inline(always)]
+    pub(crate) fn row_mut(&mut self, row: usize) -> &mut [A] {
+        &mut self.0[row * SIDE..(row + 1) * SIDE]
+    }
+
+    #[inline(always)]
     pub(crate) fn row(&self, row: usize) -> &[A] {
         &self.0[row * SIDE..(row + 1) * SIDE]
     }
@@ -80,6 +85,7 @@ impl<A: Real> Square<A> {
 
 impl Square<f64> {
     #[inline(always)]
+    #[allow(clippy::extra_unused_type_parameters)] // called as the other type's is
     pub(crate) fn transpose<S: Simd>(&mut self) {
         self.transpose_plainly();
     }

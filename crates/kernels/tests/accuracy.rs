@@ -165,6 +165,39 @@ fn a_chunked_backward_pass_agrees_with_the_loop() {
 }
 
 #[test]
+fn few_queries_and_many_keys_agree_with_the_loop() {
+    for (heads, kv_heads, queries) in [(1, 1, 1), (4, 1, 3), (6, 2, 4), (5, 5, 2), (16, 2, 1)] {
+        for dims in [[64, 64], [40, 19]] {
+            let mut random = Random(heads as u64);
+            let case = Case::new(
+                [1, heads, kv_heads, queries, 1301, dims[0], dims[1]],
+                &mut random,
+            );
+            case.check::<f32>(1e-6);
+            case.causal().check::<f64>(1e-14);
+        }
+    }
+}
+
+#[test]
+fn half_precision_errs_by_its_own_rounding_only() {
+    for shape in [[2, 4, 2, 70, 83, 24, 16], [1, 4, 1, 1, 600, 64, 40]] {
+        let mut random = Random(11);
+        let mut case = Case::new(shape, &mut random).causal();
+        case.bias = Some((
+            [1, shape[1], 1, shape[4]],
+            random.normals(shape[1] * shape[4]),
+        ));
+        // Half a unit in the last place, with room for gradients that start from the rounded output.
+        case.check::<half::f16>(2e-3);
+        case.check::<half::bf16>(1.6e-2);
+        let case = case.round::<half::f16>();
+        let (half, single) = (case.solve::<half::f16>(), case.solve::<f32>());
+        assert!(half.lse == single.lse, "the logsumexp is f32's");
+    }
+}
+
+#[test]
 fn gradients_agree_with_finite_differences() {
     let mut random = Random(3);
     let mut case = Case::new([1, 2, 1, 5, 7, 3, 2], &mut random).causal();

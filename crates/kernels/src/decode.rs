@@ -1,0 +1,481 @@
+//! The forward pass for few queries and many keys, as in generation step by step: reading keys and values is all the work.
+//!
+//! Lanes run along the head dimension here, as lanes of queries would be mostly empty. All query heads that share a key
+//! head are done in one pass over its keys and values. Long rows are split over the keys where there are few heads;
+//! the parts are merged in order. Into how many depends on the shape alone.
+
+use crate::context::Context;
+use crate::dropout::mix;
+use crate::erased::{Rows, Shared, Target};
+use crate::micro::{LESS, MR, NV, next_rows, tile};
+use crate::parallel::{self, Tasks};
+use crate::real::{Real, V, lanes, load, mul_add, splat, store, tanh};
+use crate::scratch::Scratch;
+use crate::transpose::{SIDE, Square};
+use macerator::{Simd, WithSimd};
+
+/// The most queries that are worth it: with more, lanes of queries are full enough.
+const QUERIES: usize = 4;
+
+/// Keys of one visit; with their values they fit the first-level cache at 128 dimensions.
+const KEYS: usize = 32;
+
+/// Keys of a part, at the least.
+const PART: usize = 512;
+
+/// Whether this pass is the faster one.
+pub(crate) fn suits<A: Real>(ctx: &Context<'_, A>) -> bool {
+    ctx.sizes.queries <= QUERIES
+}
+
+/// Computes output and logsumexp.
+pub(crate) fn run<A: Real>(ctx: &Context<'_, A>, out: Target<'_, A>, lse: Shared<'_, A>) {
+    let sizes = &ctx.sizes;
+    let heads = sizes.batch * sizes.kv_heads;
+    if heads == 0 {
+        return;
+    }
+    let rows = sizes.group() * sizes.queries;
+    let parts = 16_usize.div_ceil(heads).min(sizes.keys / PART).max(1);
+    let part = sizes.keys.div_ceil(parts).next_multiple_of(KEYS);
+    // Of each part and row: the sums of weighted values, the shift and the sum of weights.
+    let width = sizes.d_v + 2;
+    let mut memory = vec![A::ZERO; heads * parts * rows * width];
+    let shared = Shared::new(&mut memory);
+    let flops = ctx.product_flops() * 2.0 * sizes.group() as f64 / parts as f64;
+    parallel::run(heads * parts, flops, |tasks| {
+        ctx.isa.dispatch(Worker {
+            ctx,
+            parts,
+            part,
+            results: shared,
+            tasks,
+        });
+    });
+    let merge_flops = (parts * rows * width * 4) as f64;
+    parallel::run(heads, merge_flops, |tasks| {
+        let mut line = vec![A::ZERO; sizes.d_v];
+        while let Some(run) = tasks.next() {
+            for head in run {
+                for row in 0..rows {
+                    // SAFETY: the parts are done, and each task has a head of its own.
+                    let results =
+                        unsafe { shared.part(head * parts * rows * width, parts * rows * width) };
+                    merge(ctx, (head, row), results, &mut line, &out, &lse);
+                }
+            }
+        }
+    });
+}
+
+/// Merges the parts of a row and writes it.
+fn merge<A: Real>(
+    ctx: &Context<'_, A>,
+    (kv, row): (usize, usize),
+    results: &[A],
+    line: &mut [A],
+    out: &Target<'_, A>,
+    lse: &Shared<'_, A>,
+) {
+    let sizes = &ctx.sizes;
+    let rows = sizes.group() * sizes.queries;
+    let width = sizes.d_v + 2;
+    let (batch, kv_head) = (kv / sizes.kv_heads, kv % sizes.kv_heads);
+    let (head, query) = (
+        kv_head * sizes.group() + row / sizes.queries,
+        row % sizes.queries,
+    );
+    let parts = || {
+        results
+            .chunks_exact(rows * width)
+            .map(|part| &part[row * width..][..width])
+    };
+    let sink = ctx.sink.map_or(f64::NEG_INFINITY, |sink| sink[head].into());
+    let mut shift = sink * std::f64::consts::LOG2_E;
+    for part in parts() {
+        shift = shift.max(part[sizes.d_v].into());
+    }
+    let mut sum = 0.0;
+    if shift > f64::NEG_INFINITY {
+        sum = (sink * std::f64::consts::LOG2_E - shift).exp2();
+    }
+    line.fill(A::ZERO);
+    for part in parts() {
+        let own: f64 = part[sizes.d_v].into();
+        if own == f64::NEG_INFINITY {
+            continue;
+        }
+        let factor = (own - shift).exp2();
+        let weights: f64 = part[sizes.d_v + 1].into();
+        sum += factor * weights;
+        for (to, &from) in line.iter_mut().zip(part) {
+            *to += from * A::from_f64(factor);
+        }
+    }
+    let log = if sum == 0.0 {
+        f64::NEG_INFINITY
+    } else {
+        shift * std::f64::consts::LN_2 + sum.ln()
+    };
+    for to in line.iter_mut() {
+        *to = if sum == 0.0 {
+            A::ZERO
+        } else {
+            *to * A::from_f64(1.0 / sum)
+        };
+    }
+    // SAFETY: each row is written once.
+    unsafe {
+        if sizes.d_v > 0 {
+            out.write(batch, head, query, line);
+        }
+        let at = (batch * sizes.heads + head) * sizes.queries + query;
+        lse.part(at, 1)[0] = A::from_f64(log);
+    }
+}
+
+/// One thread's share.
+struct Worker<'a, 'p, A: Real> {
+    ctx: &'a Context<'p, A>,
+    parts: usize,
+    part: usize,
+    results: Shared<'a, A>,
+    tasks: &'a Tasks,
+}
+
+impl<A: Real> WithSimd for Worker<'_, '_, A> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self) {
+        let Self {
+            ctx,
+            parts,
+            part,
+            results,
+            tasks,
+        } = self;
+        let sizes = &ctx.sizes;
+        let rows = sizes.group() * sizes.queries;
+        let width = sizes.d_v + 2;
+        let lens = [
+            rows * sizes.d_k,
+            rows * KEYS,
+            KEYS,
+            KEYS * sizes.d_k,
+            KEYS * sizes.d_v,
+        ];
+        let mut scratch = Scratch::new(&lens);
+        let [query, scores, line, keys, values] = scratch.pieces(lens);
+        while let Some(run) = tasks.next() {
+            for task in run {
+                let (kv, index) = (task / parts, task % parts);
+                let (batch, kv_head) = (kv / sizes.kv_heads, kv % sizes.kv_heads);
+                // SAFETY: each task has a part of its own.
+                let results = unsafe { results.part(task * rows * width, rows * width) };
+                let (mut range, mut seen) = ((usize::MAX, 0), false);
+                for row in 0..rows {
+                    let head = kv_head * sizes.group() + row / sizes.queries;
+                    let query = &mut query[row * sizes.d_k..(row + 1) * sizes.d_k];
+                    ctx.query.read(batch, head, row % sizes.queries, 0, query);
+                    for x in query {
+                        *x *= ctx.query_factor();
+                    }
+                    let (first, end) = see(ctx, batch, row);
+                    if first < end {
+                        range = (range.0.min(first), range.1.max(end));
+                        seen = true;
+                    }
+                    results[row * width..(row + 1) * width].fill(A::ZERO);
+                    results[row * width + sizes.d_v] = -A::INFINITY;
+                }
+                if !seen {
+                    continue;
+                }
+                let (mut from, end) = (range.0.max(index * part), range.1.min((index + 1) * part));
+                while from < end {
+                    let to = end.min(from + KEYS);
+                    let count = to - from;
+                    let key_rows = ctx.key.rows(batch, kv_head, from, count, sizes.d_k, keys);
+                    products::<S, A>(key_rows, count, query, rows, sizes.d_k, scores);
+                    for row in 0..rows {
+                        soften::<S, A>(
+                            ctx,
+                            (batch, kv_head, row),
+                            (from, to),
+                            &mut scores[row * KEYS..(row + 1) * KEYS],
+                            line,
+                            &mut results[row * width..(row + 1) * width],
+                        );
+                    }
+                    if sizes.d_v > 0 {
+                        let values = ctx
+                            .value
+                            .rows(batch, kv_head, from, count, sizes.d_v, values);
+                        add_values::<S, A>(values, count, scores, rows, sizes.d_v, results);
+                    }
+                    from = to;
+                }
+            }
+        }
+    }
+}
+
+/// First key and end of a row.
+fn see<A: Real>(ctx: &Context<'_, A>, batch: usize, row: usize) -> (usize, usize) {
+    let queries = ctx.sizes.queries;
+    match &ctx.key_ranges {
+        None => (0, ctx.sizes.keys),
+        Some(ranges) => {
+            let (first, end) = ranges.get(batch, row % queries, queries);
+            (first as usize, end as usize)
+        }
+    }
+}
+
+/// The products of `count` keys with all rows of queries; scores of a row are [`KEYS`] long.
+#[inline(always)]
+fn products<S: Simd, A: Real>(
+    keys: Rows<'_, A>,
+    count: usize,
+    query: &[A],
+    rows: usize,
+    dim: usize,
+    scores: &mut [A],
+) {
+    let lanes = lanes::<S, A>();
+    let whole = dim - dim % lanes;
+    for key in (0..count).step_by(SIDE) {
+        let mut starts = [0; SIDE];
+        for (s, start) in starts.iter_mut().enumerate() {
+            // Past the last key: the last once more.
+            *start = (key + s).min(count - 1) * keys.pitch;
+            assert!(*start + dim <= keys.data.len());
+        }
+        for row in 0..rows {
+            let query = &query[row * dim..(row + 1) * dim];
+            let mut sums = [splat::<S, A>(A::ZERO); SIDE];
+            for at in (0..whole).step_by(lanes) {
+                let factor = load::<S, A>(query, at);
+                for s in 0..SIDE {
+                    // SAFETY: `at + lanes <= dim`, and the assertion above covers `dim` elements.
+                    let key = unsafe { A::vload_unaligned(keys.data.as_ptr().add(starts[s] + at)) };
+                    sums[s] = mul_add(factor, key, sums[s]);
+                }
+            }
+            let mut totals = add_lanes::<S, A>(&sums);
+            for at in whole..dim {
+                for s in 0..SIDE {
+                    totals[s] += query[at] * keys.data[starts[s] + at];
+                }
+            }
+            let to = &mut scores[row * KEYS + key..][..SIDE.min(count - key)];
+            to.copy_from_slice(&totals[..to.len()]);
+        }
+    }
+}
+
+/// The sum of each vector's lanes.
+#[inline(always)]
+fn add_lanes<S: Simd, A: Real>(sums: &[V<S, A>; SIDE]) -> [A; SIDE] {
+    let lanes = lanes::<S, A>();
+    let mut totals = [A::ZERO; SIDE];
+    if lanes < SIDE {
+        for s in 0..SIDE {
+            totals[s] = sums[s].reduce_add();
+        }
+        return totals;
+    }
+    let mut square = Square::new();
+    for s in 0..SIDE {
+        let mut wide = [A::ZERO; 2 * SIDE];
+        store(&mut wide, 0, sums[s]);
+        let (low, high) = wide.split_at(SIDE);
+        for (to, (&low, &high)) in square.row_mut(s).iter_mut().zip(low.iter().zip(high)) {
+            *to = if lanes > SIDE { low + high } else { low };
+        }
+    }
+    A::transpose::<S>(&mut square);
+    for lane in 0..SIDE {
+        for (total, &x) in totals.iter_mut().zip(square.row(lane)) {
+            *total += x;
+        }
+    }
+    totals
+}
+
+/// Turns a row's products with keys `from..to` into weights, and scales down what was summed under a lower shift.
+/// `result` is the row's sums of weighted values, its shift and its sum of weights.
+#[inline(always)]
+fn soften<S: Simd, A: Real>(
+    ctx: &Context<'_, A>,
+    (batch, kv_head, row): (usize, usize, usize),
+    (from, to): (usize, usize),
+    scores: &mut [A],
+    line: &mut [A],
+    result: &mut [A],
+) {
+    let sizes = &ctx.sizes;
+    let lanes = lanes::<S, A>();
+    let count = to - from;
+    let (head, query) = (
+        kv_head * sizes.group() + row / sizes.queries,
+        row % sizes.queries,
+    );
+    let blocked = -A::INFINITY;
+    // Whole vectors are computed; what lies past the last key counts for nothing.
+    scores[count..].fill(blocked);
+    if let Some(cap) = ctx.cap_factor() {
+        for at in (0..count).step_by(lanes) {
+            let score = tanh(load::<S, A>(scores, at)) * splat(cap);
+            store(scores, at, score);
+        }
+    }
+    if let Some(bias) = &ctx.bias {
+        let line = &mut line[..count];
+        bias.read(batch, head, query, from, line);
+        for (score, &add) in scores.iter_mut().zip(&*line) {
+            // Not the sum: an infinite product plus -inf is no number.
+            *score = if add == blocked {
+                blocked
+            } else {
+                *score + add * A::LOG2_E
+            };
+        }
+    }
+    if let Some(slopes) = ctx.alibi {
+        let slope = A::from_f64(-f64::from(slopes[head]) * std::f64::consts::LOG2_E);
+        let position = match &ctx.key_ranges {
+            Some(ranges) => i64::from(ranges.position(batch, query, sizes.queries)),
+            None => sizes.keys as i64 - sizes.queries as i64 + query as i64,
+        };
+        for (j, score) in scores[..count].iter_mut().enumerate() {
+            *score += slope * A::from_i64((position - (from + j) as i64).abs());
+        }
+    }
+    let (first, end) = see(ctx, batch, row);
+    scores[..first.clamp(from, to) - from].fill(blocked);
+    scores[end.clamp(from, to) - from..].fill(blocked);
+    if let Some(view) = &ctx.blocked {
+        let stride = view.layout.strides[3];
+        let start = view.layout.row(batch, head, query) + from as isize * stride;
+        for (j, score) in scores[..count].iter_mut().enumerate() {
+            if view.data[(start + j as isize * stride) as usize] != 0 {
+                *score = blocked;
+            }
+        }
+    }
+
+    let mut highest = splat::<S, A>(blocked);
+    for at in (0..KEYS).step_by(lanes) {
+        highest = highest.max(load::<S, A>(scores, at));
+    }
+    let highest = highest.reduce_max();
+    let (sums, state) = result.split_at_mut(sizes.d_v);
+    if highest > state[0] {
+        let mut factor = [A::ZERO; 64];
+        store(&mut factor, 0, A::exp2::<S>(splat(state[0] - highest)));
+        for sum in sums {
+            *sum *= factor[0];
+        }
+        state[1] *= factor[0];
+        state[0] = highest;
+    }
+    let lowest = splat::<S, A>(A::from_f64(-1e30));
+    let shift = splat::<S, A>(state[0]).max(lowest);
+    let mut total = splat::<S, A>(A::ZERO);
+    for at in (0..KEYS).step_by(lanes) {
+        let weight = A::exp2::<S>(load::<S, A>(scores, at) - shift);
+        store(scores, at, weight);
+        total += weight;
+    }
+    state[1] += total.reduce_add();
+    if let Some(dropping) = &ctx.dropout {
+        let index = (batch * sizes.heads + head) * sizes.queries + query;
+        let hash = dropping.dropout.row(index);
+        let factor = A::from_f64(dropping.factor);
+        for (j, weight) in scores[..count].iter_mut().enumerate() {
+            let kept = mix(hash ^ (from + j) as u32) & 0x7FFF_FFFF >= dropping.threshold;
+            *weight *= if kept { factor } else { A::ZERO };
+        }
+    }
+}
+
+/// Adds the weighted values of `count` keys to the sums of all rows.
+#[inline(always)]
+fn add_values<S: Simd, A: Real>(
+    values: Rows<'_, A>,
+    count: usize,
+    weights: &[A],
+    rows: usize,
+    dim: usize,
+    results: &mut [A],
+) {
+    /// Vectors of a tile of one row: enough sums to hide the latency of an addition.
+    const LONG: usize = 8;
+    let lanes = lanes::<S, A>();
+    let mut row = 0;
+    while row < rows {
+        let take = next_rows(rows - row);
+        let weights = &weights[row * KEYS..];
+        let results = &mut results[row * (dim + 2)..];
+        let mut column = 0;
+        while column + lanes <= dim {
+            let v = values.data.get(column..).unwrap_or(&[]);
+            let left = (dim - column) / lanes;
+            column += lanes
+                * match (take, left) {
+                    (MR, NV..) => {
+                        add::<S, A, MR, NV>(weights, v, values.pitch, count, results, dim, column)
+                    }
+                    (MR, _) => {
+                        add::<S, A, MR, 1>(weights, v, values.pitch, count, results, dim, column)
+                    }
+                    (LESS, NV..) => {
+                        add::<S, A, LESS, NV>(weights, v, values.pitch, count, results, dim, column)
+                    }
+                    (LESS, _) => {
+                        add::<S, A, LESS, 1>(weights, v, values.pitch, count, results, dim, column)
+                    }
+                    (_, LONG..) => {
+                        add::<S, A, 1, LONG>(weights, v, values.pitch, count, results, dim, column)
+                    }
+                    (_, _) => {
+                        add::<S, A, 1, 1>(weights, v, values.pitch, count, results, dim, column)
+                    }
+                };
+        }
+        for r in 0..take {
+            for c in column..dim {
+                let mut sum = A::ZERO;
+                for j in 0..count {
+                    sum += weights[r * KEYS + j] * values.data[j * values.pitch + c];
+                }
+                results[r * (dim + 2) + c] += sum;
+            }
+        }
+        row += take;
+    }
+}
+
+/// Adds one tile; returns its vectors.
+#[inline(always)]
+fn add<S: Simd, A: Real, const R: usize, const N: usize>(
+    weights: &[A],
+    values: &[A],
+    pitch: usize,
+    count: usize,
+    results: &mut [A],
+    dim: usize,
+    column: usize,
+) -> usize {
+    let tile = tile::<S, A, R, N>(weights, KEYS, 1, values, pitch, count);
+    for r in 0..R {
+        for n in 0..N {
+            let at = r * (dim + 2) + column + n * lanes::<S, A>();
+            let sum = load::<S, A>(results, at) + tile[r][n];
+            store(results, at, sum);
+        }
+    }
+    N
+}
