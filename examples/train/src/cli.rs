@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -10,18 +11,23 @@ use gradnorm::{Compare, Format, RunLog, Threshold};
 use layers::Scale;
 use serde::Serialize;
 
-use crate::comparison::Comparison;
+use crate::comparison::{Comparison, folder};
 use crate::config::{OptimizerKind, RunConfig, Stop};
+use crate::data::TASK;
 use crate::model::Init;
 use crate::progress::Bar;
+use crate::report::number;
 use crate::summary::Row;
 use crate::training::train_in;
 use crate::{Backend, Error, draw, figures, findings, rows, table};
 
 /// Trains one small attention model with and without the 1/sqrt(d_k), and shows what the gradients
-/// did. Without a command: both arms, several widths, three seeds.
+/// did.
+///
+/// Without a command: both arms at several widths and seeds, each run until it has learned its
+/// task; then a table, what it shows in words, and plots.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(version, args_conflicts_with_subcommands = true)]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
@@ -31,25 +37,29 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// One run.
+    /// Trains once, and logs every step.
     Run(RunArgs),
-    /// Logged runs side by side.
+    /// Sets the logs of several runs side by side, with their ratios to the first.
     Compare(CompareArgs),
-    /// The numbers of the notes that the claim comes from, beside theory.
-    Figures,
+    /// Computes the worked numbers of the claim's source, and sets them beside theory.
+    Figures(FiguresArgs),
 }
 
 #[derive(Args, Debug)]
 struct ComparisonArgs {
     /// The widths of one head.
-    #[arg(long = "d-ks", value_delimiter = ',', default_values_t = [32, 64, 128, 256])]
-    d_ks: Vec<usize>,
-    /// How many seeds, from 0 on.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, value_name = "WIDTH,...", value_delimiter = ',',
+        default_values_t = [32, 64, 128, 256])]
+    d_k: Vec<usize>,
+    /// How many seeds.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: u64,
+    /// The first seed.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
     /// How many runs go on at the same time.
-    #[arg(long, default_value_t = 1)]
-    jobs: usize,
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=256))]
+    jobs: u64,
     #[command(flatten)]
     common: CommonArgs,
 }
@@ -60,9 +70,9 @@ struct RunArgs {
     #[arg(long, default_value_t = Scale::InvSqrtDim)]
     scale: Scale,
     /// The width of one head.
-    #[arg(long, default_value_t = 256)]
+    #[arg(long, default_value_t = 64)]
     d_k: usize,
-    /// What weights and batches are drawn from.
+    /// What the weights and the batches are drawn from.
     #[arg(long, default_value_t = 0)]
     seed: u64,
     #[command(flatten)]
@@ -77,46 +87,64 @@ struct CommonArgs {
     /// The number of attention blocks.
     #[arg(long, default_value_t = 1)]
     layers: usize,
-    /// The most steps that a run takes.
+    /// How many steps a run takes; where arms are compared, at most.
     #[arg(long, default_value_t = 600)]
     steps: u64,
-    /// Samples a step.
+    /// The number of samples in a step.
     #[arg(long, default_value_t = 64)]
     batch: usize,
     /// What turns gradients into steps.
     #[arg(long, value_enum, default_value = "adam")]
     optimizer: OptimizerKind,
-    /// The learning rate [default: 1e-3 for adam, 0.3 for sgd].
+    /// The learning rate [default: 0.001 for adam, 0.3 for sgd].
     #[arg(long)]
     lr: Option<f64>,
-    /// How weights start.
+    /// How the weights start.
     #[arg(long, value_enum, default_value = "unit")]
     init: Init,
-    /// What computes.
+    /// What computes; all but flex need the feature of that name.
     #[arg(long, value_enum, default_value_t = Backend::default())]
     backend: Backend,
-    /// Logs the steps that this divides.
-    #[arg(long, default_value_t = 1)]
+    /// A step is logged if this divides it.
+    #[arg(long, default_value_t = 1, value_name = "STEPS")]
     log_every: u64,
-    /// Measures the attention at the logged steps that this divides.
-    #[arg(long, default_value_t = 1)]
+    /// A logged step has attention statistics if this divides it.
+    #[arg(long, default_value_t = 1, value_name = "STEPS")]
     probe_every: u64,
-    /// Where results go [default: a fresh folder under runs/].
-    #[arg(long)]
+    /// Where the results go, a new or empty folder [default: a fresh one under runs/].
+    #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]
 struct CompareArgs {
-    /// Folders of runs.
-    #[arg(required = true, num_args = 2..)]
+    /// The folders of the runs; ratios are to the first.
+    #[arg(required = true, num_args = 2.., value_name = "DIR")]
     dirs: Vec<PathBuf>,
-    /// table, json or csv.
+    /// How to print: table, json or csv.
     #[arg(long, default_value = "table")]
     format: Format,
+    /// Which quantities, by their paths in a log's line; ** is all of them.
+    #[arg(long = "quantity", value_name = "PATTERN", value_delimiter = ',',
+        default_values = ["loss", "accuracy", "grad_norm.*", "attention.**"])]
+    quantities: Vec<String>,
     /// The accuracy whose first step is looked for.
-    #[arg(long, default_value_t = 0.9)]
+    #[arg(long, default_value_t = Stop::default().accuracy)]
     accuracy: f64,
+    /// How many logged steps that accuracy is a mean over.
+    #[arg(long, default_value_t = Stop::default().window as u64,
+        value_parser = clap::value_parser!(u64).range(1..=1_000_000), value_name = "STEPS")]
+    window: u64,
+}
+
+#[derive(Args, Debug)]
+struct FiguresArgs {
+    /// What the random numbers are drawn from.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// What computes; all but flex need the feature of that name.
+    #[arg(long, value_enum, default_value_t = Backend::default())]
+    backend: Backend,
 }
 
 impl CommonArgs {
@@ -144,10 +172,7 @@ pub fn main() -> ExitCode {
         None => compare_arms(&cli.comparison),
         Some(Command::Run(arguments)) => run(&arguments),
         Some(Command::Compare(arguments)) => compare_logs(&arguments),
-        Some(Command::Figures) => {
-            print!("{}", figures());
-            Ok(())
-        }
+        Some(Command::Figures(arguments)) => show_figures(&arguments),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -158,60 +183,71 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// What `summary.json` holds.
+/// The content of `summary.json`.
 #[derive(Serialize)]
 struct Summary<'a> {
+    task: &'static str,
+    d_k: &'a [usize],
+    seeds: &'a [u64],
+    /// What the runs have in common.
+    #[serde(flatten)]
+    common: serde_json::Map<String, serde_json::Value>,
     rows: &'a [Row],
     findings: &'a [String],
-    stop: Stop,
     seconds: f64,
 }
 
 fn compare_arms(arguments: &ComparisonArgs) -> Result<(), Error> {
-    if arguments.seeds == 0 || arguments.d_ks.is_empty() {
-        return Err(Error::Argument {
-            argument: "seeds",
-            value: arguments.seeds.to_string(),
-            why: "must be at least 1".into(),
-        });
-    }
-    // A run goes on long enough after it has learned to be seen to stay there.
     let stop = Stop::default();
-    let base = RunConfig {
-        stop: Some(stop),
-        ..arguments.common.config()
-    };
-    let device = base.backend.device()?;
-    let out = folder_for_results(arguments.common.out.as_deref(), "comparison")?;
     let comparison = Comparison {
-        base,
-        d_k: arguments.d_ks.clone(),
-        seeds: (0..arguments.seeds).collect(),
-        jobs: arguments.jobs,
-    };
+        base: RunConfig {
+            stop: Some(stop),
+            ..arguments.common.config()
+        },
+        d_k: arguments.d_k.clone(),
+        seeds: (0..arguments.seeds)
+            .map(|number| arguments.seed.wrapping_add(number))
+            .collect(),
+        jobs: arguments.jobs as usize,
+    }
+    .check()?;
+    let device = comparison.base.backend.device()?;
+    let out = folder_for_results(arguments.common.out.as_deref(), "comparison")?;
+
     let started = Instant::now();
     let runs = comparison.run(&out, &device)?;
     let seconds = started.elapsed().as_secs_f64();
-    let rows = rows(&runs, |run| run.config.scale == Scale::InvSqrtDim);
-    let findings = findings(&rows, stop);
-    println!("{}", table(&rows, stop));
-    for finding in &findings {
-        println!("{finding}\n");
-    }
+
+    let rows = rows(&runs);
+    let findings = findings(&rows, &comparison);
     let plots = draw(&out, &runs, &rows, stop)?;
     let summary = Summary {
+        task: TASK,
+        d_k: &comparison.d_k,
+        seeds: &comparison.seeds,
+        common: comparison.common(),
         rows: &rows,
         findings: &findings,
-        stop,
         seconds,
     };
-    write_whole(&out.join("summary.json"), &summary)?;
-    println!("{} runs took {seconds:.1} s of computing.", runs.len());
-    println!("logs and summary.json: {}", out.display());
-    for plot in plots {
-        println!("plot: {}", plot.display());
+    let summary_path = out.join("summary.json");
+    write_whole(&summary_path, &summary)?;
+
+    let mut text = table(&rows, stop);
+    for finding in &findings {
+        text.push('\n');
+        text.push_str(&wrapped(finding, 100));
     }
-    Ok(())
+    text.push_str(&format!(
+        "\n{} runs in {seconds:.1} s; their logs: {}\nTable: {}\n",
+        runs.len(),
+        out.display(),
+        summary_path.display()
+    ));
+    for plot in plots {
+        text.push_str(&format!("Plot: {}\n", plot.display()));
+    }
+    print(&text)
 }
 
 fn run(arguments: &RunArgs) -> Result<(), Error> {
@@ -223,29 +259,40 @@ fn run(arguments: &RunArgs) -> Result<(), Error> {
     }
     .check()?;
     let device = config.backend.device()?;
-    let out = match &arguments.common.out {
-        Some(out) => out.clone(),
-        None => folder_for_results(None, &crate::folder(&config))?,
-    };
+    let out = folder_for_results(arguments.common.out.as_deref(), &folder(&config))?;
     let bar = Bar::new(&config);
-    let run = train_in(&out, &config, &device, |at| bar.at(at))?;
+    let run = train_in(&out, &config, &device, |at| bar.at(at));
     bar.end();
-    if let Some(last) = run.records.last() {
-        println!(
-            "step {}: loss {:.4}, accuracy {:.3}, gradient norm {:.4} (query weights {:.4})",
+    let run = run?;
+
+    let stop = config.stop.unwrap_or_default();
+    let mut text = match run.records.last() {
+        Some(last) => format!(
+            "step {}: loss {}, accuracy {}, gradient norm {}\n",
             last.step,
-            last.loss,
-            last.accuracy,
-            last.grad_norm.all,
-            last.grad_norm.query.unwrap_or(f64::NAN),
-        );
-    }
-    match run.learned_at {
-        Some(step) => println!("accuracy 0.9 (mean of 20 batches) at step {step}"),
-        None => println!("accuracy 0.9 (mean of 20 batches) not reached"),
-    }
-    println!("log: {}", out.display());
-    Ok(())
+            number(last.loss),
+            number(last.accuracy),
+            number(last.grad_norm.all)
+        ),
+        None => String::new(),
+    };
+    text.push_str(&match run.learned_at {
+        Some(step) => format!(
+            "Accuracy {} (mean of {}) at step {step}\n",
+            stop.accuracy, stop.window
+        ),
+        None => format!(
+            "Accuracy {} (mean of {}) not reached\n",
+            stop.accuracy, stop.window
+        ),
+    });
+    text.push_str(&format!(
+        "{} steps in {:.1} s; log: {}\n",
+        run.steps,
+        run.took.as_secs_f64(),
+        out.display()
+    ));
+    print(&text)
 }
 
 fn compare_logs(arguments: &CompareArgs) -> Result<(), Error> {
@@ -254,30 +301,58 @@ fn compare_logs(arguments: &CompareArgs) -> Result<(), Error> {
         .iter()
         .map(RunLog::read)
         .collect::<Result<Vec<_>, _>>()?;
-    let comparison = Compare::new()
-        .first_step(
-            Threshold::at_least("accuracy", arguments.accuracy).mean_over(Stop::default().window),
-        )
-        .of(&logs);
-    let excluded = comparison
-        .notes
-        .iter()
-        .filter(|note| note.excluded())
-        .count();
-    // The other formats are for programs: what a person should know goes beside them.
+    let learned = Threshold::at_least("accuracy", arguments.accuracy);
+    let mut compare = Compare::new().first_step(learned.mean_over(arguments.window as usize));
+    for pattern in &arguments.quantities {
+        compare = compare.quantity(pattern.as_str());
+    }
+    let comparison = compare.of(&logs);
+    // A table has the notes in it, and the others are for programs to read.
     if arguments.format != Format::Table {
         for note in &comparison.notes {
-            eprintln!("{note}");
+            eprintln!("note: {note}");
         }
     }
-    print!("{}", comparison.render(arguments.format));
-    if logs.len() - excluded < 2 {
-        return Err(Error::NothingToCompare {
+    print(&comparison.render(arguments.format))?;
+    match comparison.runs.len() {
+        0 | 1 => Err(Error::NothingToCompare {
             given: logs.len(),
-            comparable: logs.len() - excluded,
-        });
+            comparable: comparison.runs.len(),
+        }),
+        _ => Ok(()),
     }
-    Ok(())
+}
+
+fn show_figures(arguments: &FiguresArgs) -> Result<(), Error> {
+    let device = arguments.backend.device()?.inner();
+    print(&figures(&device, arguments.seed))
+}
+
+/// Prints to a reader that may have gone, as `head` does.
+fn print(text: &str) -> Result<(), Error> {
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Error::io(Path::new("standard output"), "write")(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The text in lines of at most `width` characters, where its words allow that.
+fn wrapped(text: &str, width: usize) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let line = lines.last_mut().expect("there is a first line");
+        if line.is_empty() {
+            line.push_str(word);
+        } else if line.chars().count() + 1 + word.chars().count() <= width {
+            line.push(' ');
+            line.push_str(word);
+        } else {
+            lines.push(word.to_string());
+        }
+    }
+    lines.join("\n") + "\n"
 }
 
 /// The folder that was asked for, if it is new or empty, or else a fresh one under `runs/`.

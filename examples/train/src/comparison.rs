@@ -7,6 +7,7 @@ use std::thread;
 
 use burn::tensor::Device;
 use layers::Scale;
+use serde_json::{Map, Value};
 
 use crate::Error;
 use crate::config::RunConfig;
@@ -49,6 +50,33 @@ impl Comparison {
         configs
     }
 
+    /// The comparison itself, if all of its runs can be run.
+    ///
+    /// # Errors
+    ///
+    /// What [`RunConfig::check`] refuses.
+    pub fn check(self) -> Result<Self, Error> {
+        for config in self.configs() {
+            config.check()?;
+        }
+        Ok(self)
+    }
+
+    /// What the runs have in common: the fields of `config.json` without those that differ.
+    pub(crate) fn common(&self) -> Map<String, Value> {
+        let config = RunConfig {
+            lr: Some(self.base.lr()),
+            ..self.base.clone()
+        };
+        let Ok(Value::Object(mut fields)) = serde_json::to_value(config) else {
+            unreachable!("a config is an object with string keys");
+        };
+        for differing in ["scale", "d_k", "seed"] {
+            fields.remove(differing);
+        }
+        fields
+    }
+
     /// Runs them all, each in a folder of its own in `dir`, in the order of
     /// [`configs`](Self::configs).
     ///
@@ -56,11 +84,7 @@ impl Comparison {
     ///
     /// The first that a run gives; the others are given up at their next step.
     pub fn run(&self, dir: &Path, device: &Device) -> Result<Vec<Run>, Error> {
-        let configs = self
-            .configs()
-            .into_iter()
-            .map(RunConfig::check)
-            .collect::<Result<Vec<_>, _>>()?;
+        let configs = self.configs();
         let display = Display::new(&configs, self.jobs);
         let next = AtomicUsize::new(0);
         let failed = AtomicBool::new(false);

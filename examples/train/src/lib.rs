@@ -22,7 +22,7 @@ pub use comparison::{Comparison, folder};
 pub use config::{OptimizerKind, RunConfig, Stop};
 pub use data::{Batch, KEYS, PAIRS, Sample, Samples, TASK, TOKENS, VALUES};
 pub use error::Error;
-pub use figures::figures;
+pub use figures::{Variance, Weights, figures, variances, weights};
 pub use model::{Block, Init, Model, ModelConfig};
 pub use plot::draw;
 pub use record::{GradNorm, Record};

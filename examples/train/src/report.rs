@@ -3,6 +3,7 @@
 //! Every sentence is made from the numbers: another optimizer, scale or task may turn each of them
 //! round.
 
+use crate::comparison::Comparison;
 use crate::config::Stop;
 use crate::summary::{Measured, Quantity, Row, Spread};
 
@@ -113,17 +114,34 @@ fn align<const N: usize>(lines: &[[String; N]]) -> String {
 }
 
 /// What the numbers show, in words: one paragraph a question.
-pub fn findings(rows: &[Row], stop: Stop) -> Vec<String> {
+pub fn findings(rows: &[Row], comparison: &Comparison) -> Vec<String> {
     [
-        learning(rows, stop),
+        learning(rows, comparison.base.stop.unwrap_or_default()),
         scores(rows),
         score_gradient(rows),
         weight_gradient(rows),
         verdict(rows),
+        Some(limits(comparison)),
     ]
     .into_iter()
     .flatten()
     .collect()
+}
+
+/// What the findings are findings of.
+fn limits(comparison: &Comparison) -> String {
+    let base = &comparison.base;
+    let seeds = match comparison.seeds.len() {
+        1 => "one seed".to_string(),
+        n => format!("{n} seeds"),
+    };
+    format!(
+        "All of this is of {seeds} of one task, with {:?} at a learning rate of {} for both arms and \
+         a batch of {}: it says nothing of other tasks or of a rate chosen for each arm.",
+        base.optimizer,
+        base.lr(),
+        base.batch
+    )
 }
 
 /// How the ratios of one quantity lie about 1, over all sizes and seeds.
@@ -349,6 +367,7 @@ fn verdict(rows: &[Row]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::RunConfig;
 
     fn spread(values: &[f64]) -> Spread {
         let exact = |value: &f64| {
@@ -373,24 +392,39 @@ mod tests {
         }
     }
 
+    fn comparison() -> Comparison {
+        Comparison {
+            base: RunConfig::default(),
+            d_k: vec![64],
+            seeds: vec![0, 1],
+            jobs: 1,
+        }
+    }
+
     #[test]
     fn the_words_turn_round_with_the_numbers() {
-        let slower = [row(Quantity::StepsToLearn, &[50.0, 40.0], &[100.0, 120.0])];
-        let text = findings(&slower, Stop::default()).join("\n");
+        let comparison = comparison();
+        let text = |row: Row| findings(&[row], &comparison).remove(0);
+        let slower = row(Quantity::StepsToLearn, &[50.0, 40.0], &[100.0, 120.0]);
         assert_eq!(
-            text,
+            text(slower),
             "Learning is slower without the scale: it takes more steps to 90 % accuracy (mean over \
              20 batches) in all 2 pairs of runs; times as many: 2.50 (2 to 3) at d_k 64."
         );
-        let faster = [row(Quantity::StepsToLearn, &[100.0, 120.0], &[50.0, 40.0])];
-        assert!(findings(&faster, Stop::default())[0].contains("faster"));
-        let mixed = [row(Quantity::StepsToLearn, &[100.0, 40.0], &[50.0, 80.0])];
-        let text = &findings(&mixed, Stop::default())[0];
-        assert!(text.contains("more steps to 90 % accuracy"), "{text}");
+        let faster = row(Quantity::StepsToLearn, &[100.0, 120.0], &[50.0, 40.0]);
+        assert!(text(faster).contains("faster"));
+        let mixed = text(row(Quantity::StepsToLearn, &[100.0, 40.0], &[50.0, 80.0]));
+        assert!(mixed.contains("more steps to 90 % accuracy"), "{mixed}");
         assert!(
-            text.contains("in 1 of 2 pairs of runs, fewer in 1 of 2"),
-            "{text}"
+            mixed.contains("in 1 of 2 pairs of runs, fewer in 1 of 2"),
+            "{mixed}"
         );
+    }
+
+    #[test]
+    fn the_findings_end_with_what_they_are_of() {
+        let text = findings(&[], &comparison()).pop().unwrap();
+        assert!(text.contains("2 seeds of one task, with Adam at a learning rate of 0.001"));
     }
 
     #[test]
@@ -426,7 +460,7 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
             lines[2],
-            "64   steps to 90 % accuracy        45 (40 to 50)         110 (100 to 120)  2.50 (2 to 3)"
+            "64   steps to 90 % accuracy        45 (40 to 50)           110 (100 to 120)  2.50 (2 to 3)"
         );
         assert!(lines[3].contains("0.555 (0.500 to 0.610)"), "{}", lines[3]);
         assert!(lines[5].starts_with("Median over 2 seeds"), "{}", lines[5]);

@@ -1,5 +1,6 @@
 //! The numbers of a comparison: each quantity in both arms, and their ratio, over the seeds.
 
+use layers::Scale;
 use serde::Serialize;
 
 use crate::record::Record;
@@ -141,8 +142,8 @@ impl Quantity {
 
 /// The table: for each `d_k` of the runs, all quantities.
 ///
-/// The arms are told apart by `is_scaled`; runs of one `d_k` and seed are a pair.
-pub fn rows(runs: &[Run], is_scaled: impl Fn(&Run) -> bool) -> Vec<Row> {
+/// Runs of one `d_k` and seed are a pair.
+pub fn rows(runs: &[Run]) -> Vec<Row> {
     let mut sizes: Vec<usize> = runs.iter().map(|run| run.config.d_k).collect();
     sizes.sort_unstable();
     sizes.dedup();
@@ -152,7 +153,9 @@ pub fn rows(runs: &[Run], is_scaled: impl Fn(&Run) -> bool) -> Vec<Row> {
         let arm = |scaled| {
             let mut arm: Vec<&Run> = runs
                 .iter()
-                .filter(|run| run.config.d_k == d_k && is_scaled(run) == scaled)
+                .filter(|run| {
+                    run.config.d_k == d_k && (run.config.scale != Scale::Unscaled) == scaled
+                })
                 .collect();
             arm.sort_by_key(|run| run.config.seed);
             arm

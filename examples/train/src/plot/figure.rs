@@ -14,12 +14,15 @@ use crate::training::Run;
 
 const PANEL: (u32, u32) = (400, 280);
 const LEGEND: u32 = 36;
+const LEGEND_WIDTH: i32 = 360;
 const TITLE: u32 = 26;
 const FONT: &str = "sans-serif";
 
 /// A grid of panels.
 pub(super) struct Figure {
     pub columns: usize,
+    /// What lines, bars and bands are.
+    pub note: String,
     pub panels: Vec<Panel>,
 }
 
@@ -107,6 +110,7 @@ impl Panel {
         let (x, y) = self.fitted();
         let mut chart = ChartBuilder::on(area)
             .caption(&self.title, (FONT, 15))
+            .margin_left(8)
             .margin_right(18)
             .margin_top(4)
             .x_label_area_size(44)
@@ -196,7 +200,7 @@ impl Figure {
     fn draw_on(&self, root: &Area) -> Drawn {
         root.fill(&WHITE)?;
         let (legend, grid) = root.split_vertically(LEGEND);
-        draw_legend(&legend)?;
+        draw_legend(&legend, &self.note)?;
         let columns = self.columns.max(1);
         let cells = grid.split_evenly((self.panels.len().div_ceil(columns).max(1), columns));
         for (panel, cell) in self.panels.iter().zip(&cells) {
@@ -206,7 +210,7 @@ impl Figure {
     }
 }
 
-fn draw_legend(area: &Area) -> Drawn {
+fn draw_legend(area: &Area, note: &str) -> Drawn {
     let middle = LEGEND as i32 / 2;
     for (arm, left) in [(Arm::Scaled, 62), (Arm::Unscaled, 240)] {
         let line = vec![(left, middle), (left + 30, middle)];
@@ -220,5 +224,12 @@ fn draw_legend(area: &Area) -> Drawn {
         let style = (FONT, 15).into_text_style(area).pos(left_middle);
         area.draw(&Text::new(arm.label(), (left + 38, middle), style))?;
     }
-    Ok(())
+    let grey = BLACK.mix(0.7);
+    let style = (FONT, 13).into_text_style(area).color(&grey);
+    let left_middle = Pos::new(HPos::Left, VPos::Center);
+    area.draw(&Text::new(
+        note,
+        (LEGEND_WIDTH, middle),
+        style.pos(left_middle),
+    ))
 }

@@ -20,18 +20,21 @@ use series::{Arm, Arms, by_size};
 /// - `overview.svg`: learning and score gradients at the largest `d_k`, and step 0 at every `d_k`.
 /// - `learning.svg`: loss and accuracy, a column a `d_k`.
 /// - `gradients.svg`: query weights and scores, a column a `d_k`.
-/// - `step_0.svg`: what the two arms start from, against `d_k`.
+/// - `step_0.svg`: what the two arms start from, against `d_k`, and how soon they learn.
+///
+/// A logarithmic axis shows seven decades at most; what is smaller, 0 included, lies at its foot.
 ///
 /// # Errors
 ///
 /// [`Error::Plot`] if a file cannot be written.
 pub fn draw(dir: &Path, runs: &[Run], rows: &[Row], stop: Stop) -> Result<Vec<PathBuf>, Error> {
     let sizes = Arms::of(runs);
+    let seeds = sizes.first().map_or(0, |arms| arms.scaled.len());
     let figures = [
-        ("overview.svg", overview(&sizes, rows, stop)),
-        ("learning.svg", learning(&sizes, stop)),
-        ("gradients.svg", gradients(&sizes)),
-        ("step_0.svg", step_0(rows)),
+        ("overview.svg", overview(&sizes, rows, stop, seeds)),
+        ("learning.svg", learning(&sizes, stop, seeds)),
+        ("gradients.svg", gradients(&sizes, seeds)),
+        ("step_0.svg", step_0(rows, seeds)),
     ];
     let mut paths = Vec::new();
     for (name, figure) in figures {
@@ -42,7 +45,7 @@ pub fn draw(dir: &Path, runs: &[Run], rows: &[Row], stop: Stop) -> Result<Vec<Pa
     Ok(paths)
 }
 
-fn overview(sizes: &[Arms], rows: &[Row], stop: Stop) -> Figure {
+fn overview(sizes: &[Arms], rows: &[Row], stop: Stop, seeds: usize) -> Figure {
     let mut panels = Vec::new();
     if let Some(largest) = sizes.last() {
         panels.push(accuracy(largest, stop));
@@ -55,30 +58,40 @@ fn overview(sizes: &[Arms], rows: &[Row], stop: Stop) -> Figure {
         "L2 norm",
         Quantity::QueryNorm,
     ));
-    Figure { columns: 2, panels }
+    Figure {
+        columns: 2,
+        note: format!("median of {seeds} seeds; thin lines and bars: each seed"),
+        panels,
+    }
 }
 
-fn learning(sizes: &[Arms], stop: Stop) -> Figure {
+fn learning(sizes: &[Arms], stop: Stop, seeds: usize) -> Figure {
     let losses = sizes.iter().map(loss);
     Figure {
         columns: sizes.len(),
+        note: format!("thick: median of {seeds} seeds as far as all of them go; thin: each seed"),
         panels: losses
             .chain(sizes.iter().map(|arms| accuracy(arms, stop)))
             .collect(),
     }
 }
 
-fn gradients(sizes: &[Arms]) -> Figure {
+fn gradients(sizes: &[Arms], seeds: usize) -> Figure {
     let queries = sizes.iter().map(query_norm);
     Figure {
         columns: sizes.len(),
+        note: format!(
+            "thick: median of {seeds} seeds as far as all of them go; thin: each seed; bands: from \
+             the 10th to the 90th percentile over the queries"
+        ),
         panels: queries.chain(sizes.iter().map(score_gradient)).collect(),
     }
 }
 
-fn step_0(rows: &[Row]) -> Figure {
+fn step_0(rows: &[Row], seeds: usize) -> Figure {
     Figure {
         columns: 2,
+        note: format!("median of {seeds} seeds; bars: smallest to largest"),
         panels: vec![
             by_size_panel(
                 rows,
@@ -183,6 +196,3 @@ fn by_size_panel(rows: &[Row], title: &str, unit: &str, quantity: Quantity) -> P
     }
     panel
 }
-
-#[cfg(test)]
-mod tests;
