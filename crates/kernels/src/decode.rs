@@ -246,84 +246,83 @@ fn products<S: Simd, A: Real>(
     scores: &mut [A],
 ) {
     let dim = sizes.d_k;
-    let lanes = lanes::<S, A>();
-    let whole = dim - dim % lanes;
-    for key in (0..count).step_by(SIDE) {
-        let mut starts = [0; SIDE];
-        for (s, start) in starts.iter_mut().enumerate() {
-            // Past the last key: the last once more.
-            *start = (key + s).min(count - 1) * keys.pitch;
-            assert!(*start + dim <= keys.data.len());
-        }
-        for s in 0..SIDE {
-            // The next keys, and the values of these: without it a third of the memory's speed is lost.
+    let whole = dim - dim % lanes::<S, A>();
+    let mut key = 0;
+    while key < count {
+        // Eight keys, or what is left one by one.
+        let take = if key + SIDE <= count { SIDE } else { 1 };
+        for s in 0..take {
+            // The next keys, and the values of these.
             prefetch(keys, key + SIDE + s, dim);
             prefetch(values, key + s, sizes.d_v);
         }
+        let group = keys.skip(key);
         for row in 0..rows {
             let query = &query[row * dim..(row + 1) * dim];
             let mut sums = [splat::<S, A>(A::ZERO); SIDE];
-            for half in [0, SIDE / 2] {
-                products_of_four(
-                    keys.data,
-                    &starts[half..],
+            if take == SIDE {
+                let half = group.skip(SIDE / 2);
+                sums[..SIDE / 2].copy_from_slice(&four_keys(
+                    group.data,
+                    group.pitch,
                     &query[..whole],
-                    &mut sums[half..],
-                );
+                ));
+                sums[SIDE / 2..].copy_from_slice(&four_keys(
+                    half.data,
+                    half.pitch,
+                    &query[..whole],
+                ));
+            } else {
+                sums[0] = four_keys(group.data, 0, &query[..whole])[0];
             }
             let mut totals = add_lanes::<S, A>(&sums);
-            for at in whole..dim {
-                for s in 0..SIDE {
-                    totals[s] += query[at] * keys.data[starts[s] + at];
+            for s in 0..take {
+                for at in whole..dim {
+                    totals[s] += query[at] * group.data[s * group.pitch + at];
                 }
             }
-            let to = &mut scores[row * KEYS + key..][..SIDE.min(count - key)];
-            to.copy_from_slice(&totals[..to.len()]);
+            scores[row * KEYS + key..][..take].copy_from_slice(&totals[..take]);
         }
+        key += take;
     }
 }
 
 /// The products of a row of queries with four keys, before the lanes are added up. Four keys and two sums of each: as
 /// many sums as hide the latency of an addition, and no more streams than the processor follows.
 #[inline(always)]
-fn products_of_four<S: Simd, A: Real>(
-    keys: &[A],
-    starts: &[usize],
-    query: &[A],
-    sums: &mut [V<S, A>],
-) {
+fn four_keys<S: Simd, A: Real>(keys: &[A], pitch: usize, query: &[A]) -> [V<S, A>; SIDE / 2] {
     const FOUR: usize = SIDE / 2;
     let lanes = lanes::<S, A>();
-    let mut starts_of_four = [0; FOUR];
-    starts_of_four.copy_from_slice(&starts[..FOUR]);
-    for start in starts_of_four {
-        assert!(start + query.len() <= keys.len());
-    }
+    assert!(pitch.saturating_mul(FOUR - 1).saturating_add(query.len()) <= keys.len());
     let mut pairs = [[splat::<S, A>(A::ZERO); 2]; FOUR];
+    let chunks = query.chunks_exact(2 * lanes);
+    let rest = chunks.remainder();
     let mut at = 0;
-    while at + 2 * lanes <= query.len() {
+    for chunk in chunks {
         for n in 0..2 {
-            let factor = load::<S, A>(query, at + n * lanes);
+            let factor = load::<S, A>(chunk, n * lanes);
             for s in 0..FOUR {
-                // SAFETY: inside of the query's length, which the assertion has found behind each start.
-                let key = unsafe {
-                    A::vload_unaligned(keys.as_ptr().add(starts_of_four[s] + at + n * lanes))
-                };
+                // SAFETY: `at + 2 * lanes` is at most the query's length, for which the assertion has found room behind
+                // each key's start.
+                let key =
+                    unsafe { A::vload_unaligned(keys.as_ptr().add(s * pitch + at + n * lanes)) };
                 pairs[s][n] = mul_add(factor, key, pairs[s][n]);
             }
         }
         at += 2 * lanes;
     }
-    if at + lanes <= query.len() {
-        let factor = load::<S, A>(query, at);
+    if rest.len() >= lanes {
+        let factor = load::<S, A>(rest, 0);
         for s in 0..FOUR {
-            let key = load::<S, A>(keys, starts_of_four[s] + at);
+            let key = load::<S, A>(keys, s * pitch + at);
             pairs[s][0] = mul_add(factor, key, pairs[s][0]);
         }
     }
+    let mut sums = [splat::<S, A>(A::ZERO); FOUR];
     for s in 0..FOUR {
         sums[s] = pairs[s][0] + pairs[s][1];
     }
+    sums
 }
 
 /// Asks for a row before it is needed; there need not be one.

@@ -109,36 +109,40 @@ impl Square<f32> {
 }
 
 #[cfg(target_arch = "x86_64")]
-#[inline]
-#[target_feature(enable = "avx")]
-fn transpose_avx(square: &mut [f32; SIDE * SIDE]) {
+/// # Safety
+///
+/// The processor must have AVX. (Not a target feature of the function: it is to be inlined into code that has it, and one
+/// that has could not be.)
+#[inline(always)]
+unsafe fn transpose_avx(square: &mut [f32; SIDE * SIDE]) {
     use std::arch::x86_64::*;
-    let mut rows = [_mm256_setzero_ps(); SIDE];
-    for (row, from) in rows.iter_mut().zip(square.chunks_exact(SIDE)) {
-        // SAFETY: each chunk has the 8 elements of a vector.
-        *row = unsafe { _mm256_loadu_ps(from.as_ptr()) };
-    }
-    // Pairs of rows, then pairs of pairs, then halves.
-    let mut pairs = rows;
-    for i in 0..SIDE / 2 {
-        pairs[2 * i] = _mm256_unpacklo_ps(rows[2 * i], rows[2 * i + 1]);
-        pairs[2 * i + 1] = _mm256_unpackhi_ps(rows[2 * i], rows[2 * i + 1]);
-    }
-    let mut fours = rows;
-    for i in 0..SIDE / 4 {
-        for half in 0..2 {
-            let (a, b) = (pairs[4 * i + half], pairs[4 * i + 2 + half]);
-            fours[4 * i + 2 * half] = _mm256_shuffle_ps::<0b01_00_01_00>(a, b);
-            fours[4 * i + 2 * half + 1] = _mm256_shuffle_ps::<0b11_10_11_10>(a, b);
+    // SAFETY: the caller has AVX; each vector that is loaded or stored is a row of the square.
+    unsafe {
+        let mut rows = [_mm256_setzero_ps(); SIDE];
+        for i in 0..SIDE {
+            rows[i] = _mm256_loadu_ps(square.as_ptr().add(i * SIDE));
         }
-    }
-    for i in 0..SIDE / 2 {
-        rows[i] = _mm256_permute2f128_ps::<0x20>(fours[i], fours[i + 4]);
-        rows[i + 4] = _mm256_permute2f128_ps::<0x31>(fours[i], fours[i + 4]);
-    }
-    for (row, to) in rows.iter().zip(square.chunks_exact_mut(SIDE)) {
-        // SAFETY: as above.
-        unsafe { _mm256_storeu_ps(to.as_mut_ptr(), *row) };
+        // Pairs of rows, then pairs of pairs, then halves.
+        let mut pairs = rows;
+        for i in 0..SIDE / 2 {
+            pairs[2 * i] = _mm256_unpacklo_ps(rows[2 * i], rows[2 * i + 1]);
+            pairs[2 * i + 1] = _mm256_unpackhi_ps(rows[2 * i], rows[2 * i + 1]);
+        }
+        let mut fours = rows;
+        for i in 0..SIDE / 4 {
+            for half in 0..2 {
+                let (a, b) = (pairs[4 * i + half], pairs[4 * i + 2 + half]);
+                fours[4 * i + 2 * half] = _mm256_shuffle_ps::<0b01_00_01_00>(a, b);
+                fours[4 * i + 2 * half + 1] = _mm256_shuffle_ps::<0b11_10_11_10>(a, b);
+            }
+        }
+        for i in 0..SIDE / 2 {
+            rows[i] = _mm256_permute2f128_ps::<0x20>(fours[i], fours[i + 4]);
+            rows[i + 4] = _mm256_permute2f128_ps::<0x31>(fours[i], fours[i + 4]);
+        }
+        for i in 0..SIDE {
+            _mm256_storeu_ps(square.as_mut_ptr().add(i * SIDE), rows[i]);
+        }
     }
 }
 
