@@ -426,12 +426,12 @@ impl ScaledDotProductAttention {
         if let Some(extra_keys) = extra_keys {
             let merged = extra_keys.merge(&call, &options, attended, blind, &self.dropout);
             attended = merged.attended;
-            extra_weights = Some(merged.weights);
+            extra_weights = Some((merged.share, merged.weights));
         }
         let details = with_weights.then(|| {
-            let weights = op::weights(call, &options, attended.logsumexp.clone());
+            let weights = op::weights(call, &options);
             let weights = match extra_weights {
-                Some(extra) => Tensor::cat(vec![weights, extra], 3),
+                Some((share, extra)) => Tensor::cat(vec![weights * share, extra], 3),
                 None => weights,
             };
             (weights, attended.logsumexp)

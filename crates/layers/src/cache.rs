@@ -296,6 +296,11 @@ impl KvCache {
     }
 
     fn kept(&self, buffer: &Tensor<4>) -> Tensor<4> {
+        if self.len == 0 {
+            let [batch, heads, _, width] = buffer.dims();
+            let options = (&buffer.device(), buffer.dtype());
+            return Tensor::zeros([batch, heads, 0, width], options);
+        }
         match (self.start, self.len) == (0, buffer.dims()[2]) {
             true => buffer.clone(),
             false => buffer.clone().narrow(2, self.start, self.len),

@@ -19,6 +19,8 @@ pub(crate) struct ExtraKeys {
 /// Both parts of the softmax together.
 pub(crate) struct Merged {
     pub attended: Attended,
+    /// What is left of the other keys' weights, `[batch, heads, query_len, 1]`.
+    pub share: Tensor<4>,
     /// The weights of the extra keys, `[batch, heads, query_len, extra]`, before dropout.
     pub weights: Tensor<4>,
 }
@@ -73,12 +75,13 @@ impl ExtraKeys {
         let part = applied
             .matmul(self.value.cast(compute))
             .reshape([batch, heads, length, d_v]);
-        let context = attended.context.cast(compute) * share + part;
+        let context = attended.context.cast(compute) * share.clone() + part;
         Merged {
             attended: Attended {
                 context: context.cast(dtype),
                 logsumexp,
             },
+            share: share.cast(dtype),
             weights: weights.cast(dtype),
         }
     }

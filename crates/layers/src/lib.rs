@@ -56,7 +56,7 @@ pub use error::AttentionError;
 pub use interop::{Checkpoint, Layout, LoadError};
 pub use mask::{Alignment, Mask, Window};
 pub use multi_head::{MhaInput, MhaOutput, MultiHeadAttention, MultiHeadAttentionConfig};
-pub use op::{AttentionBackend, Stage};
+pub use op::Stage;
 pub use position::alibi_slopes;
 pub use probe::{AttentionStatistics, Probe, Quantiles, RowStatistics};
 pub use qk_norm::{QkNorm, QkNormalization};

@@ -483,7 +483,7 @@ impl MultiHeadAttention {
             }
         };
 
-        let mut query = heads(self.query.forward(query), self.n_heads);
+        let mut query = heads(projected(&self.query, query), self.n_heads);
         if let Some(norm) = &self.qk_norm {
             query = norm.normalize_query(query);
         }
@@ -493,14 +493,14 @@ impl MultiHeadAttention {
         let (key, value) = match kept {
             Some(kept) => kept,
             None => {
-                let mut key = heads(self.key.forward(key), self.n_kv_heads);
+                let mut key = heads(projected(&self.key, key), self.n_kv_heads);
                 if let Some(norm) = &self.qk_norm {
                     key = norm.normalize_key(key);
                 }
                 if let (Some(rotary), Some(positions)) = (&self.rotary, &positions) {
                     key = rotary.try_apply("key", key, &positions.key)?;
                 }
-                let value = heads(self.value.forward(value), self.n_kv_heads);
+                let value = heads(projected(&self.value, value), self.n_kv_heads);
                 match cache {
                     None => (key, value),
                     Some(cache) => {
@@ -617,7 +617,7 @@ impl MultiHeadAttention {
         let context = context
             .swap_dims(1, 2)
             .reshape([batch, length, heads * width]);
-        self.output.forward(context)
+        projected(&self.output, context)
     }
 }
 
@@ -630,6 +630,16 @@ fn check_width(
 ) -> Result<(), AttentionError> {
     let width = projection.weight.dims()[0];
     check_axis(argument, 2, name, size, width, "the projection")
+}
+
+/// The projection, of nothing too: matrix products of no rows crash in Burn 0.22.1's CPU backend.
+fn projected(projection: &Linear, input: Tensor<3>) -> Tensor<3> {
+    let [batch, length, _] = input.dims();
+    if batch * length == 0 {
+        let width = projection.weight.dims()[1];
+        return Tensor::zeros([batch, length, width], (&input.device(), input.dtype()));
+    }
+    projection.forward(input)
 }
 
 /// `[batch, length, heads * width]` to `[batch, heads, length, width]`.

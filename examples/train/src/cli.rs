@@ -2,8 +2,10 @@
 
 use std::fs;
 use std::io::{self, Write};
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::thread;
 use std::time::Instant;
 
 use clap::{Args, Parser, Subcommand};
@@ -57,9 +59,9 @@ struct ComparisonArgs {
     /// The first seed.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// How many runs go on at the same time.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=256))]
-    jobs: u64,
+    /// How many runs go on at the same time; changes no result [default: the CPUs, or 1 on a GPU].
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=256))]
+    jobs: Option<u64>,
     #[command(flatten)]
     common: CommonArgs,
 }
@@ -96,7 +98,7 @@ struct CommonArgs {
     /// What turns gradients into steps.
     #[arg(long, value_enum, default_value = "adam")]
     optimizer: OptimizerKind,
-    /// The learning rate [default: 0.001 for adam, 0.3 for sgd].
+    /// The learning rate [default: 0.001 for adam, 0.1 for sgd].
     #[arg(long)]
     lr: Option<f64>,
     /// How the weights start.
@@ -208,7 +210,13 @@ fn compare_arms(arguments: &ComparisonArgs) -> Result<(), Error> {
         seeds: (0..arguments.seeds)
             .map(|number| arguments.seed.wrapping_add(number))
             .collect(),
-        jobs: arguments.jobs as usize,
+        jobs: match arguments.jobs {
+            Some(jobs) => jobs as usize,
+            None if arguments.common.backend.is_cpu() => {
+                thread::available_parallelism().map_or(1, NonZero::get)
+            }
+            None => 1,
+        },
     }
     .check()?;
     let device = comparison.base.backend.device()?;

@@ -122,7 +122,7 @@ impl RunConfig {
     pub fn lr(&self) -> f64 {
         self.lr.unwrap_or(match self.optimizer {
             OptimizerKind::Adam => 1e-3,
-            OptimizerKind::Sgd => 0.3,
+            OptimizerKind::Sgd => 0.1,
         })
     }
 

@@ -282,9 +282,10 @@ fn a_line_of_the_log_has_the_documented_fields() {
 
 #[test]
 fn both_optimizers_lower_the_loss_of_a_batch() {
-    for optimizer in [OptimizerKind::Adam, OptimizerKind::Sgd] {
+    for (optimizer, lr) in [(OptimizerKind::Adam, 0.01), (OptimizerKind::Sgd, 0.1)] {
         let config = RunConfig {
             optimizer,
+            lr: Some(lr),
             d_k: 16,
             steps: 60,
             batch: 32,

@@ -2,8 +2,8 @@
 
 use burn::tensor::{DType, Device, Tensor};
 use layers::{
-    AttentionError, AttentionInput, KvCache, Mask, MhaInput, MultiHeadAttentionConfig, QkNorm,
-    RotaryConfig, RotaryScaling, Scale, ScaledDotProductAttentionConfig, Segments, Window,
+    Alignment, AttentionError, AttentionInput, KvCache, Mask, MhaInput, MultiHeadAttentionConfig,
+    QkNorm, RotaryConfig, RotaryScaling, Scale, ScaledDotProductAttentionConfig, Segments, Window,
 };
 use tests::{bools, filled, floats_as, on_each_backend, panic_message};
 
@@ -445,6 +445,29 @@ fn a_cache_that_does_not_fit_says_why() {
             message,
             "a cache rolling over 2 positions contradicts a window of 3 keys before: the layer may \
              look at keys that the cache has forgotten"
+        );
+    });
+}
+
+#[test]
+fn a_rolling_cache_must_reach_back_from_where_the_queries_stand() {
+    on_each_backend(|device| {
+        // The newest query stands two keys before the newest key, and looks four further back.
+        let module = multi_head()
+            .with_causal(true)
+            .with_alignment(Alignment::Offset(-2))
+            .with_window(Some(Window::before(4)))
+            .init(device);
+        let x = Tensor::<3>::zeros([1, 1, 8], device);
+        let feed = |kept: usize| {
+            let mut cache = KvCache::rolling(kept);
+            module.forward(MhaInput::self_attn(x.clone()).cache(&mut cache))
+        };
+        feed(6);
+        let message = panic_message(|| feed(5));
+        assert!(
+            message.starts_with("a cache rolling over 5 positions contradicts "),
+            "{message}"
         );
     });
 }

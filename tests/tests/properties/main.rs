@@ -7,6 +7,8 @@ mod check;
 mod draw;
 mod multi_head;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use burn::tensor::{DType, Device};
 use tests::{Random, on_each_backend, on_each_backend_with};
 
@@ -29,9 +31,14 @@ fn try_each(part: u64, parts: u64, device: &Device, property: impl Fn(u64, &Devi
             .filter(|seed| seed % parts == part)
             .collect(),
     };
+    // A panic is what is wrong with its combination, and no reason to leave out the others.
+    let outcome = |seed| {
+        let attempt = catch_unwind(AssertUnwindSafe(|| property(seed, device)));
+        attempt.unwrap_or_else(|_| "a panic, as above".into())
+    };
     let failed: Vec<String> = seeds
         .iter()
-        .map(|seed| (seed, property(*seed, device)))
+        .map(|seed| (seed, outcome(*seed)))
         .filter(|(_, wrong)| !wrong.is_empty())
         .map(|(seed, wrong)| format!("ATTENTION_SEED={seed}: {wrong}"))
         .collect();

@@ -319,11 +319,19 @@ pub fn cache_splits(seed: u64, device: &Device) -> String {
     options.key_lengths = None;
     options.query_lengths = None;
     options.segments = None;
-    if options.alignment == Alignment::ValidBottomRight {
-        options.alignment = Alignment::BottomRight;
-    }
+    options.alignment = match options.alignment {
+        // A query that stands at a key to come cannot be decoded.
+        Alignment::Offset(offset) => Alignment::Offset(offset.min(0)),
+        Alignment::ValidBottomRight => Alignment::BottomRight,
+        other => other,
+    };
     call.module.positions = None;
+    let behind = match options.alignment {
+        Alignment::Offset(offset) => offset.unsigned_abs() as usize,
+        _ => 0,
+    };
     let before = options.window.and_then(|window| window.before);
+    let before = before.map(|before| before + behind);
     let rolling = match before {
         Some(before) if random.chance(0.6) => Some(before + random.below(3)),
         _ => None,

@@ -40,7 +40,13 @@ pub fn all() -> Vec<Case> {
         for causal in [false, true] {
             for length in [2048, 4096, 8192, 16384] {
                 // Burn keeps every score: 2 GiB at 4,096, 8 GiB at 8,192.
-                cases.push(operation(backend, &device, [1, 8, length, 64], causal, length <= 4096));
+                cases.push(operation(
+                    backend,
+                    &device,
+                    [1, 8, length, 64],
+                    causal,
+                    length <= 4096,
+                ));
             }
         }
         for shape in [[1, 1, 8, 8], [32, 4, 64, 32], [1, 8, 1024, 64]] {
@@ -68,13 +74,7 @@ fn devices() -> Vec<(&'static str, Device)> {
 }
 
 /// Attention alone, forward and backward, from leaves to gradients.
-fn operation(
-    backend: &str,
-    device: &Device,
-    shape: [usize; 4],
-    causal: bool,
-    burn: bool,
-) -> Case {
+fn operation(backend: &str, device: &Device, shape: [usize; 4], causal: bool, burn: bool) -> Case {
     let [batch, heads, length, width] = shape;
     let long = if length > 1024 { "long " } else { "" };
     let kind = if causal { "causal" } else { "full" };

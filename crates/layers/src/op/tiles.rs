@@ -284,15 +284,7 @@ impl<'a, B: Backend> Tiles<'a, B> {
             let distance = B::float_abs(distance);
             scores = B::float_add(scores, B::float_mul(distance, slopes.clone()));
         }
-        let shape = scores.shape();
-        for blocked in [
-            self.blocked_by_mask(queries, keys),
-            self.blocked_by_rows(queries, keys),
-        ]
-        .into_iter()
-        .flatten()
-        {
-            let blocked = B::bool_expand(blocked, shape.clone());
+        if let Some(blocked) = self.blocked(queries, keys, scores.shape()) {
             scores = B::float_mask_fill(scores, blocked, f32::NEG_INFINITY.into());
         }
         Scores { scores, capped }
@@ -316,6 +308,17 @@ impl<'a, B: Backend> Tiles<'a, B> {
         let places: Vec<f64> = (keys.start..keys.end).map(|place| place as f64).collect();
         let data = TensorData::new(places, [1, 1, 1, keys.len()]);
         B::float_from_data(data.convert_dtype(self.dtype().into()), &self.device())
+    }
+
+    /// Where any mask blocks.
+    fn blocked(&self, queries: Run, keys: Run, shape: Shape) -> Option<BoolTensor<B>> {
+        let expanded = |blocked| B::bool_expand(blocked, shape.clone());
+        let by_mask = self.blocked_by_mask(queries, keys).map(expanded);
+        let by_rows = self.blocked_by_rows(queries, keys).map(expanded);
+        match (by_mask, by_rows) {
+            (Some(by_mask), Some(by_rows)) => Some(B::bool_or(by_mask, by_rows)),
+            (one, other) => one.or(other),
+        }
     }
 
     fn blocked_by_mask(&self, queries: Run, keys: Run) -> Option<BoolTensor<B>> {

@@ -91,21 +91,35 @@ fn is_listed(device: &DispatchDevice) -> bool {
 }
 
 /// The weights `[batch, heads, query_len, key_len]` before dropout, all at once, in the element
-/// type of the query; their gradient passes through the logsumexp too.
-pub(crate) fn weights(call: Call, options: &AttentionOptions, logsumexp: Tensor<3>) -> Tensor<4> {
+/// type of the query.
+///
+/// They are normalised by the sum of their own scores: another backend product's rounding would
+/// show in a saturated row.
+pub(crate) fn weights(call: Call, options: &AttentionOptions) -> Tensor<4> {
     let dtype = call.query.dtype();
-    let [batch, heads, queries] = logsumexp.dims();
+    let [batch, heads, queries, _] = call.query.dims();
     let keys = call.key.dims()[2];
     if batch * heads * queries * keys == 0 {
         return Tensor::zeros([batch, heads, queries, keys], (&call.query.device(), dtype));
     }
     let (tiles, queries, keys) = tiles(call, options).whole();
+    let sink = tiles.sink.clone().map(Tensor::<4>::from_dispatch);
     let scores = Tensor::<4>::from_dispatch(tiles.scores(queries, keys).scores);
-    // A row that sees nothing has only scores of minus infinity, and exp(-inf - lowest) = 0.
-    let nothing = logsumexp.clone().equal_elem(f32::NEG_INFINITY);
-    let logsumexp = logsumexp.mask_fill(nothing, lowest(tiles.dtype()));
-    let weights = (scores - logsumexp.unsqueeze_dim(3)).exp();
-    weights.cast(dtype)
+    let lowest = lowest(tiles.dtype());
+    // A constant: the weights do not depend on it. Finite also where a row sees nothing.
+    let mut highest = scores.clone().detach().max_dim(3).clamp_min(lowest);
+    if let Some(sink) = &sink {
+        let sink = sink.clone().detach().expand(highest.dims());
+        highest = Tensor::cat(vec![highest, sink], 3).max_dim(3);
+    }
+    let weights = (scores - highest.clone()).exp();
+    let mut sum = weights.clone().sum_dim(3);
+    if let Some(sink) = sink {
+        sum = sum + (sink - highest).exp();
+    }
+    // Zero where a row sees nothing, at least 1 elsewhere.
+    let nothing = sum.clone().equal_elem(0);
+    (weights / sum.mask_fill(nothing, 1)).cast(dtype)
 }
 
 /// How far scores have come on their way to the softmax.
