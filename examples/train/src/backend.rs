@@ -27,15 +27,6 @@ pub enum Backend {
     Cuda,
 }
 
-/// What a backend is chosen from when none is named.
-const ORDER: [Backend; 5] = [
-    Backend::Flex,
-    Backend::NdArray,
-    Backend::Wgpu,
-    Backend::Vulkan,
-    Backend::Cuda,
-];
-
 impl Backend {
     /// Its device, which keeps track of gradients.
     ///
@@ -77,11 +68,13 @@ impl Backend {
     }
 }
 
-/// The first of [`ORDER`] that is part of this build.
+/// The first that is part of this build, in the order of the variants.
 impl Default for Backend {
     fn default() -> Self {
-        let built = ORDER.into_iter().find(|backend| backend.is_built());
-        built.unwrap_or(Self::Flex)
+        let built = Self::value_variants()
+            .iter()
+            .find(|backend| backend.is_built());
+        built.copied().unwrap_or(Self::Flex)
     }
 }
 
@@ -117,7 +110,10 @@ mod tests {
 
     #[test]
     fn a_backend_that_is_not_built_is_an_error_that_names_its_feature() {
-        let Some(missing) = ORDER.into_iter().find(|backend| !backend.is_built()) else {
+        let Some(missing) = Backend::value_variants()
+            .iter()
+            .find(|backend| !backend.is_built())
+        else {
             return;
         };
         let error = missing.device().unwrap_err().to_string();

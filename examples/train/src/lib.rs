@@ -1,5 +1,36 @@
 //! Trains one small attention model with and without the `1 / sqrt(d_k)`, and shows what the
 //! gradients did.
+//!
+//! ```text
+//! cargo run --release -p train                                  # both arms, plots, a table
+//! cargo run --release -p train -- run --scale unscaled          # one run
+//! cargo run --release -p train -- compare runs/A runs/B         # logs side by side
+//! cargo run --release -p train -- figures                       # worked numbers and theory
+//! ```
+//!
+//! The task is associative recall: 16 pairs of a key and a value, a question that is one of the
+//! keys, and its value as the answer ([`Sample`], [`Batch`]). The model is embeddings, attention
+//! and a projection to the answer ([`Model`]). [`train`] is the loop; what it records of a step is
+//! a [`Record`], and [`train_in`] writes those to a run's log. [`Comparison`] runs both arms at
+//! several sizes and seeds, [`rows`] makes its table and [`findings`] puts that into words.
+//!
+//! Weights, batches and the measured samples are drawn on the host from the seed (ChaCha with 8
+//! rounds; normals by the ziggurat method), so every backend starts equal, both arms start from the
+//! same weights, and both see the same batches.
+//!
+//! # Example
+//!
+//! ```
+//! use train::{RunConfig, train};
+//!
+//! let config = RunConfig { d_k: 4, steps: 2, batch: 8, ..RunConfig::default() };
+//! let device = config.backend.device()?;
+//! let run = train(&config, &device, |_| Ok(()))?;
+//! let attention = run.records[0].attention.as_ref().unwrap();
+//! assert_eq!(run.records.len(), 2);
+//! assert!(attention[0].score_grad.unwrap().p50 > 0.0);
+//! # Ok::<(), train::Error>(())
+//! ```
 
 mod backend;
 pub mod cli;

@@ -184,7 +184,7 @@ impl<'a> Finding<'a> {
     /// `in all 12 pairs of runs`, or how many of them.
     fn pairs(&self, count: usize) -> String {
         match (count, self.pairs) {
-            (count, 1) if count == 1 => "in the one pair of runs".to_string(),
+            (1, 1) => "in the one pair of runs".to_string(),
             (count, pairs) if count == pairs => format!("in all {pairs} pairs of runs"),
             (count, pairs) => format!("in {count} of {pairs} pairs of runs"),
         }

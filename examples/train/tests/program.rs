@@ -58,7 +58,7 @@ fn the_program_alone_compares_both_arms_and_says_where_it_put_everything() {
         out.contains("2 seeds of one task, with Adam at a learning rate of 0.001"),
         "{out}"
     );
-    for name in ["overview", "learning", "gradients", "step_0"] {
+    for name in ["overview", "learning", "gradients", "by_d_k"] {
         assert!(
             out.contains(&format!("Plot: runs/comparison-1/{name}.svg")),
             "{out}"

@@ -75,7 +75,7 @@ impl Axis {
                 let margin = 0.05 * (high - low).max(0.5);
                 (low - margin, high + margin)
             }
-            (None, true) => (low.min(0.0), if high > 0.0 { high } else { 1.0 }),
+            (None, true) => (low.min(0.0), if high > 0.0 { 1.02 * high } else { 1.0 }),
         };
         let ticks = match &self.ticks {
             Some(ticks) => ticks.clone(),
@@ -140,7 +140,7 @@ fn decades(low: f64, high: f64) -> Vec<f64> {
     let (every, multiples): (i32, &[f64]) = match high - low {
         span if span > 5.0 => (2, &[1.0]),
         span if span > 1.9 => (1, &[1.0]),
-        span if span > 1.0 => (1, &[1.0, 3.0]),
+        span if span > 1.3 => (1, &[1.0, 3.0]),
         _ => (1, &[1.0, 2.0, 5.0]),
     };
     let exponents = low.floor() as i32..=high.ceil() as i32;
@@ -178,7 +178,8 @@ mod tests {
     #[test]
     fn a_linear_axis_begins_at_zero_and_has_round_ticks() {
         let axis = Axis::linear().fit([120.0, 470.0].into_iter());
-        assert_eq!(axis.range(), 0.0..470.0);
+        assert_eq!(axis.range().start, 0.0);
+        assert!(axis.range().end > 470.0);
         assert_eq!(labels(&axis), ["0", "100", "200", "300", "400"]);
         let unit = Axis::from_to(0.0, 1.0).fit([0.3].into_iter());
         assert_eq!(labels(&unit), ["0", "0.2", "0.4", "0.6", "0.8", "1"]);

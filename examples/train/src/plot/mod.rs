@@ -20,7 +20,7 @@ use series::{Arm, Arms, by_size};
 /// - `overview.svg`: learning and score gradients at the largest `d_k`, and step 0 at every `d_k`.
 /// - `learning.svg`: loss and accuracy, a column a `d_k`.
 /// - `gradients.svg`: query weights and scores, a column a `d_k`.
-/// - `step_0.svg`: what the two arms start from, against `d_k`, and how soon they learn.
+/// - `by_d_k.svg`: what the two arms start from, against `d_k`, and how soon they learn.
 ///
 /// A logarithmic axis shows seven decades at most; what is smaller, 0 included, lies at its foot.
 ///
@@ -34,7 +34,7 @@ pub fn draw(dir: &Path, runs: &[Run], rows: &[Row], stop: Stop) -> Result<Vec<Pa
         ("overview.svg", overview(&sizes, rows, stop, seeds)),
         ("learning.svg", learning(&sizes, stop, seeds)),
         ("gradients.svg", gradients(&sizes, seeds)),
-        ("step_0.svg", step_0(rows, seeds)),
+        ("by_d_k.svg", by_d_k(rows, seeds)),
     ];
     let mut paths = Vec::new();
     for (name, figure) in figures {
@@ -60,7 +60,9 @@ fn overview(sizes: &[Arms], rows: &[Row], stop: Stop, seeds: usize) -> Figure {
     ));
     Figure {
         columns: 2,
-        note: format!("median of {seeds} seeds; thin lines and bars: each seed"),
+        note: format!(
+            "thick, marks: median of {seeds} seeds; thin, bars: each; band: over queries"
+        ),
         panels,
     }
 }
@@ -88,7 +90,7 @@ fn gradients(sizes: &[Arms], seeds: usize) -> Figure {
     }
 }
 
-fn step_0(rows: &[Row], seeds: usize) -> Figure {
+fn by_d_k(rows: &[Row], seeds: usize) -> Figure {
     Figure {
         columns: 2,
         note: format!("median of {seeds} seeds; bars: smallest to largest"),
@@ -122,7 +124,7 @@ fn loss(arms: &Arms) -> Panel {
 
 fn accuracy(arms: &Arms, stop: Stop) -> Panel {
     let title = format!("Accuracy, mean over {} logged batches", stop.window);
-    let mut panel = over_steps(arms, &title, "share right", Axis::from_to(0.0, 1.0));
+    let mut panel = over_steps(arms, &title, "share right", Axis::from_to(0.0, 1.04));
     panel.rule = Some(stop.accuracy);
     panel.add_arms(arms, |run| {
         let windows = run.records.windows(stop.window);
