@@ -484,12 +484,13 @@ impl ScaledDotProductAttention {
         }
         let mut scale = self.scale.factor(d_k);
         if let Some(factor) = &self.learned_scale {
-            query = query * factor.val().reshape([1, 1, 1, 1]);
+            let factor = factor.val().cast(query.dtype());
+            query = query * factor.reshape([1, 1, 1, 1]);
             scale = 1.0;
         }
         let device = query.device();
         let sink = match (&self.sink, self.quiet_softmax) {
-            (Some(sink), _) => Some(sink.val()),
+            (Some(sink), _) => Some(sink.val().cast(query.dtype())),
             (None, true) => Some(Tensor::zeros([heads], (&device, query.dtype()))),
             (None, false) => None,
         };

@@ -105,10 +105,8 @@ impl Scale {
             .map(|&keys| (keys.max(1) as f64).ln() / unit)
             .collect();
         let data = burn::tensor::TensorData::new(factors, [samples, 1, query_len, 1]);
-        Some(Tensor::from_data(
-            data.convert_dtype(query.dtype()),
-            &query.device(),
-        ))
+        // Without a type of its own it would get the device's.
+        Some(Tensor::from_data(data, (&query.device(), query.dtype())))
     }
 }
 

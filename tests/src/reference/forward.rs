@@ -151,7 +151,9 @@ impl Problem {
         }
         if self.alibi {
             let distance = (self.place(row.sample, row.query) - key as i64).abs();
-            value -= alibi_slope(row.head, self.sizes.heads) * distance as f64;
+            // The slopes themselves are f32 numbers, in f64 too.
+            let slope = f64::from(alibi_slope(row.head, self.sizes.heads) as f32);
+            value -= slope * distance as f64;
         }
         Score { value, slope }
     }
