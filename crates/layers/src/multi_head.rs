@@ -570,11 +570,19 @@ impl MultiHeadAttention {
         let Some(kept) = cache.window() else {
             return Ok(());
         };
+        // A query that stands before its own key looks further back by as much.
+        let behind = match self.attention.alignment {
+            Alignment::Offset(offset) => offset.min(0).unsigned_abs() as usize,
+            _ => 0,
+        };
         match self.attention.window.and_then(|window| window.before) {
-            Some(before) if before <= kept => Ok(()),
+            Some(before) if before.saturating_add(behind) <= kept => Ok(()),
             window => Err(AttentionError::Contradiction {
                 first: format!("a cache rolling over {kept} positions"),
                 second: match window {
+                    Some(before) if behind > 0 => format!(
+                        "a window of {before} keys before a place {behind} behind the newest key"
+                    ),
                     Some(before) => format!("a window of {before} keys before"),
                     None => "a layer without a window".into(),
                 },
