@@ -97,10 +97,10 @@ pub fn input(problem: &Problem, dtype: DType, device: &Device) -> Call {
     if let Some(lengths) = &problem.query_lengths {
         input = input.query_lengths(lengths.clone());
     }
-    if let Some((queries, keys)) = &problem.segments {
+    if let Some(documents) = &problem.segments {
         input = input.segments(
-            Segments::from_ids(queries.clone()),
-            Segments::from_ids(keys.clone()),
+            Segments::from_ids(documents.queries.clone()),
+            Segments::from_ids(documents.keys.clone()),
         );
     }
     Call {

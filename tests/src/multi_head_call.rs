@@ -96,8 +96,8 @@ pub fn multi_head_input(
     if let Some(lengths) = &options.query_lengths {
         input = input.query_lengths(lengths.clone());
     }
-    if let Some((queries, keys)) = &options.segments {
-        input = input.segments(queries.clone(), keys.clone());
+    if let Some(documents) = &options.segments {
+        input = input.segments(documents.queries.clone(), documents.keys.clone());
     }
     if let Some(positions) = &problem.positions {
         input = input.positions(positions.query.clone(), positions.key.clone());

@@ -2,7 +2,7 @@
 //! by hand.
 
 use layers::{Alignment, Scale, Window};
-use tests::reference::{Broadcast, Problem, Sink, Sizes, Upstream, backward, forward};
+use tests::reference::{Broadcast, Documents, Problem, Sink, Sizes, Upstream, backward, forward};
 use tests::{Random, Tolerance, assert_close};
 
 /// A problem with every option on, at sizes that differ, so that a mixed-up axis shows.
@@ -36,10 +36,10 @@ fn with_every_option() -> Problem {
     });
     problem.key_lengths = Some(vec![7, 4]);
     problem.query_lengths = Some(vec![4, 5]);
-    problem.segments = Some((
-        vec![vec![0, 0, 0, 1, 1], vec![0; 5]],
-        vec![vec![0, 0, 1, 1, 1, 1, 1], vec![0; 7]],
-    ));
+    problem.segments = Some(Documents {
+        queries: vec![vec![0, 0, 0, 1, 1], vec![0; 5]],
+        keys: vec![vec![0, 0, 1, 1, 1, 1, 1], vec![0; 7]],
+    });
     let dropout = (0..2 * 6 * 5 * 7).map(|_| f64::from(random.chance(0.7)) / 0.7);
     problem.dropout = Some(dropout.collect());
     problem

@@ -13,4 +13,4 @@ mod visible;
 pub use backward::{Gradients, Upstream, backward};
 pub use forward::{Forward, forward};
 pub use multi_head::{MultiHead, Normalization, Positions, Projection};
-pub use problem::{Broadcast, Problem, Sink, Sizes};
+pub use problem::{Broadcast, Documents, Problem, Sink, Sizes};

@@ -124,6 +124,15 @@ pub enum Sink {
     Learned(Vec<f64>),
 }
 
+/// The document of each query and of each key, a list a sample.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Documents {
+    /// `[batch, query_len]`.
+    pub queries: Vec<Vec<u32>>,
+    /// `[batch, key_len]`.
+    pub keys: Vec<Vec<u32>>,
+}
+
 /// One call of attention: its tensors, row-major, and every option.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
@@ -159,8 +168,8 @@ pub struct Problem {
     pub key_lengths: Option<Vec<usize>>,
     /// Valid queries a sample.
     pub query_lengths: Option<Vec<usize>>,
-    /// The document of each query and of each key, a list a sample.
-    pub segments: Option<(Vec<Vec<u32>>, Vec<Vec<u32>>)>,
+    /// Several documents in a row.
+    pub segments: Option<Documents>,
     /// How many of the last keys every valid query sees, whatever masks and biases say.
     pub extra_keys: usize,
     /// What each weight is multiplied by after the softmax, `[batch, heads, query_len, key_len]`.

@@ -42,10 +42,9 @@ impl Problem {
             && (!self.causal || distance <= 0)
             && window.before.is_none_or(|keys| -distance <= keys as i64)
             && window.after.is_none_or(|keys| distance <= keys as i64)
-            && self
-                .segments
-                .as_ref()
-                .is_none_or(|(queries, keys)| queries[sample][query] == keys[sample][key])
+            && self.segments.as_ref().is_none_or(|documents| {
+                documents.queries[sample][query] == documents.keys[sample][key]
+            })
     }
 
     /// Whether a query sees a key: within reach and not masked.

@@ -230,6 +230,9 @@ fn the_sum_of_the_key_gradients_is_0() {
     });
 }
 
+/// One of the tensors of a problem.
+type Part = fn(&mut Problem) -> &mut Vec<f64>;
+
 #[test]
 fn gradients_are_those_of_finite_differences() {
     on_each_backend_with(DType::F64, |device| {
@@ -250,7 +253,7 @@ fn gradients_are_those_of_finite_differences() {
                 .sum()
         };
         let (_, gradients) = attend_and_differentiate(&problem, &upstream, DType::F64, device);
-        let parts: [(&Vec<f64>, fn(&mut Problem) -> &mut Vec<f64>); 3] = [
+        let parts: [(&Vec<f64>, Part); 3] = [
             (&gradients.query, |problem| &mut problem.query),
             (&gradients.key, |problem| &mut problem.key),
             (&gradients.value, |problem| &mut problem.value),

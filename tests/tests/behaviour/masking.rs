@@ -2,7 +2,7 @@
 
 use burn::tensor::DType;
 use layers::{Alignment, Scale, Window};
-use tests::reference::{Broadcast, Problem, Sink, Sizes};
+use tests::reference::{Broadcast, Documents, Problem, Sink, Sizes};
 use tests::{
     Random, Tolerance, assert_bits, assert_close, attend, attend_and_differentiate, on_each_backend,
 };
@@ -104,10 +104,10 @@ fn with_hidden_keys() -> Vec<(&'static str, Problem)> {
     });
     both.alibi = true;
     let mut segments = plain;
-    segments.segments = Some((
-        vec![vec![0; 9]; 2],
-        vec![vec![0; 9], vec![0, 0, 0, 0, 7, 7, 7, 7, 7]],
-    ));
+    segments.segments = Some(Documents {
+        queries: vec![vec![0; 9]; 2],
+        keys: vec![vec![0; 9], vec![0, 0, 0, 0, 7, 7, 7, 7, 7]],
+    });
     vec![
         ("key lengths", lengths),
         ("key lengths and causal", causal),
@@ -279,7 +279,10 @@ fn documents_in_one_row_are_each_attended_to_alone() {
             .zip(lengths)
             .flat_map(|(id, length)| vec![id; length])
             .collect();
-        packed.segments = Some((vec![ids.clone()], vec![ids]));
+        packed.segments = Some(Documents {
+            queries: vec![ids.clone()],
+            keys: vec![ids],
+        });
         let answer = attend(&packed, DType::F32, device);
         let mut start = 0;
         for length in lengths {

@@ -2,7 +2,7 @@
 
 use burn::module::Module;
 use burn::nn::attention::{
-    MhaInput as BurnInput, MultiHeadAttention as BurnAttention,
+    CrossAttentionConfig, MhaInput as BurnInput, MultiHeadAttention as BurnAttention,
     MultiHeadAttentionConfig as BurnConfig,
 };
 use burn::tensor::{Bool, Device, Tensor};
@@ -67,6 +67,33 @@ fn a_record_of_burn_nn_loads_and_gives_its_outputs() {
             let ours = ours.load_record(theirs.clone().into_record());
             check(&theirs, &ours, device);
         }
+    });
+}
+
+#[test]
+fn a_module_of_burn_nn_becomes_ours() {
+    on_each_backend(|device| {
+        for quiet in [false, true] {
+            let theirs = burns(quiet, device);
+            let ours = MultiHeadAttention::from(theirs.clone());
+            check(&theirs, &ours, device);
+        }
+    });
+}
+
+#[test]
+fn a_cross_attention_of_burn_nn_becomes_ours() {
+    on_each_backend(|device| {
+        // d_model, d_context, n_heads, n_heads_kv, d_head
+        let theirs = CrossAttentionConfig::new(12, 7, 4, 2, 5).init(device);
+        let ours = MultiHeadAttention::from(theirs.clone());
+        let mut random = Random::new(2);
+        let query: Tensor<3> = floats(&random.normals(2 * 3 * 12), [2, 3, 12], device);
+        let memory: Tensor<3> = floats(&random.normals(2 * 6 * 7), [2, 6, 7], device);
+        let expected = values(theirs.forward(query.clone(), memory.clone(), None));
+        let found = values(ours.forward(MhaInput::cross_attn(query, memory)));
+        let tolerance = Tolerance::absolute(1e-5);
+        assert_close("context", &found, &expected, &[2, 3, 12], tolerance);
     });
 }
 

@@ -9,6 +9,8 @@ const OUTPUT: f64 = 2e-6;
 const GRADIENT: f64 = 2e-5;
 /// How much less that is in f64: its precision over that of f32, with some room for exponentials.
 const F64_OVER_F32: f64 = 1e-8;
+/// How much more that is in f16: the ratio of the epsilons.
+const F16_OVER_F32: f64 = 8192.0;
 
 /// The largest score that inputs of unit variance have under the usual scale, and so the one that
 /// the tolerances hold for.
@@ -26,9 +28,11 @@ pub fn attention(problem: &Problem, upstream: &Upstream, dtype: DType, device: &
 
     // A score is rounded in proportion to its magnitude, and its error is what reaches the rest.
     let mut larger = (expected.largest_score / USUAL_SCORE).max(1.0);
-    if dtype == DType::F64 {
-        larger *= F64_OVER_F32;
-    }
+    larger *= match dtype {
+        DType::F64 => F64_OVER_F32,
+        DType::F16 => F16_OVER_F32,
+        _ => 1.0,
+    };
     let mut wrong = Vec::new();
     let mut check = |name: &str, found: &[f64], expected: &[f64], shape: &[usize], bound: f64| {
         let tolerance = Tolerance::new(bound * larger, bound * larger);

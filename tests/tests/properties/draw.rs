@@ -1,8 +1,9 @@
 //! Random problems.
 
+use half::f16;
 use layers::{Alignment, Scale, Window};
 use tests::Random;
-use tests::reference::{Broadcast, Problem, Sink, Sizes, Upstream};
+use tests::reference::{Broadcast, Documents, Problem, Sink, Sizes, Upstream};
 
 /// A problem of any sizes with any options.
 pub fn problem(random: &mut Random) -> Problem {
@@ -75,7 +76,10 @@ pub fn options(problem: &mut Problem, random: &mut Random) {
                 .map(|_| documents(length, random))
                 .collect()
         };
-        (lists(sizes.query_len), lists(sizes.key_len))
+        Documents {
+            queries: lists(sizes.query_len),
+            keys: lists(sizes.key_len),
+        }
     });
 }
 
@@ -88,6 +92,20 @@ pub fn upstream(problem: &Problem, random: &mut Random) -> Upstream {
         logsumexp: random.maybe(0.5, |random| random.normals(count(&sizes.rows()))),
         weights: random.maybe(0.5, |random| random.normals(count(&sizes.scores()))),
     }
+}
+
+/// Makes every number one that f16 has, so that its tensors hold the very numbers.
+pub fn round_to_f16(problem: &mut Problem, upstream: &mut Upstream) {
+    let mut lists = vec![&mut problem.query, &mut problem.key, &mut problem.value];
+    lists.extend(problem.bias.as_mut().map(|bias| &mut bias.values));
+    if let Sink::Learned(logits) = &mut problem.sink {
+        lists.push(logits);
+    }
+    lists.push(&mut upstream.context);
+    lists.extend(upstream.weights.as_mut());
+    let round = |number: &mut f64| *number = f16::from_f64(*number).to_f64();
+    lists.into_iter().flatten().for_each(round);
+    round(&mut problem.learned_factor);
 }
 
 /// Values for each score, the same along any of its axes.

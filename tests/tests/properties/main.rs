@@ -83,6 +83,19 @@ fn attention_in_f64_has_the_digits_of_f64_for_any_options() {
 }
 
 #[test]
+fn attention_in_f16_has_the_digits_of_f16_for_any_options() {
+    on_each_backend_with(DType::F16, |device| {
+        try_each(1, 8, device, |seed, device| {
+            let mut random = Random::new(seed);
+            let mut problem = draw::problem(&mut random);
+            let mut upstream = draw::upstream(&problem, &mut random);
+            draw::round_to_f16(&mut problem, &mut upstream);
+            check::attention(&problem, &upstream, DType::F16, device)
+        });
+    });
+}
+
+#[test]
 fn multi_head_attention_is_that_of_the_reference_for_any_options() {
     on_each_backend(|device| try_each(0, 2, device, multi_head::forward_and_gradients));
 }

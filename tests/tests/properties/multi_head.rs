@@ -2,9 +2,7 @@
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Gradients, Tensor};
-use layers::{
-    Alignment, KvCache, RotaryConfig, RotaryLayout, RotaryScaling, Scale, Segments, Window,
-};
+use layers::{Alignment, KvCache, RotaryConfig, RotaryLayout, RotaryScaling, Scale, Window};
 use tests::reference::{
     Broadcast, MultiHead, Normalization, Positions, Problem, Projection, Sink, Sizes,
 };
@@ -425,13 +423,9 @@ fn cut<T: Copy>(whole: &Broadcast<T>, start: usize, count: usize) -> Broadcast<T
 fn summary(module: &MultiHead) -> String {
     let options = &module.template;
     let window: Option<Window> = options.window;
-    let segments: Option<(Segments, Segments)> = options
-        .segments
-        .clone()
-        .map(|(queries, keys)| (queries.into(), keys.into()));
     format!(
         "{:?} {} causal {} {} window {window:?} softcap {:?} sink {:?} alibi {} bias {:?} mask \
-         {:?} keys {:?} queries {:?} segments {segments:?} norm {:?} rotary {:?} positions {:?} \
+         {:?} keys {:?} queries {:?} segments {:?} norm {:?} rotary {:?} positions {:?} \
          bias_kv {} zero {}",
         options.sizes,
         options.scale,
@@ -444,6 +438,7 @@ fn summary(module: &MultiHead) -> String {
         options.blocked.as_ref().map(|mask| mask.shape),
         options.key_lengths,
         options.query_lengths,
+        options.segments,
         module.normalization,
         module.rotary,
         module.positions,
