@@ -56,7 +56,7 @@ pub struct Problem<'a, T: Element> {
     pub blocked: Option<View<'a, u8>>,
     /// Added to the scores; `-inf` blocks.
     pub bias: Option<View<'a, T>>,
-    /// A slope a query head: adds `-slope * |position - key|`, with [`KeyRanges::position`] or, without key ranges,
+    /// A slope a query head: adds `-slope * |position - key|`, with [`KeyRanges::position`](field@KeyRanges::position) or, without key ranges,
     /// `key_len - query_len + row` for the position. Press et al., <https://arxiv.org/abs/2108.12409>.
     pub alibi: Option<&'a [f32]>,
     /// A logit a query head that joins the softmax's denominator and has no value.

@@ -65,6 +65,7 @@ pub fn all() -> Vec<Case> {
     cases
 }
 
+#[cfg_attr(feature = "ndarray", allow(deprecated))] // The crate is deprecated as a whole.
 fn devices() -> Vec<(&'static str, Device)> {
     vec![
         ("flex", Device::flex()),
