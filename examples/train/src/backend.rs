@@ -38,6 +38,7 @@ impl Backend {
             #[cfg(feature = "flex")]
             Self::Flex => Device::flex,
             #[cfg(feature = "ndarray")]
+            #[allow(deprecated)] // Deprecated as a whole; offered while it lasts.
             Self::NdArray => Device::ndarray,
             #[cfg(feature = "wgpu")]
             Self::Wgpu => || Device::wgpu(burn::tensor::DeviceKind::DefaultDevice),

@@ -54,9 +54,13 @@ struct Example {
 
 /// The variance of `query . key` at five widths, with and without the scale, over 10,000 draws.
 pub fn variances(device: &Device, seed: u64) -> Vec<Variance> {
-    WIDTHS
-        .into_iter()
-        .flat_map(|d| {
+    variances_at(&WIDTHS, device, seed)
+}
+
+fn variances_at(widths: &[usize], device: &Device, seed: u64) -> Vec<Variance> {
+    widths
+        .iter()
+        .flat_map(|&d| {
             let mut generator = generator(seed, Stream::Figures);
             let mut draw = || {
                 let entries = normals(&mut generator, 1.0, DRAWS * d);
@@ -259,8 +263,8 @@ mod tests {
 
     #[test]
     fn variances_are_those_of_theory_to_four_standard_errors() {
-        let variances = variances(&device(), 0);
-        assert_eq!(variances.len(), 2 * WIDTHS.len());
+        let variances = variances_at(&[8, 32, 128], &device(), 0);
+        assert_eq!(variances.len(), 6);
         for at in variances {
             assert!((at.value - at.theory).abs() < 4.0 * at.error, "{at:?}");
             // Of some 1.5 % of the variance: the test is worth something.

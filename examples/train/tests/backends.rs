@@ -1,63 +1,48 @@
-//! All backends of the build, beside the first of them.
+//! All backends of the build, beside the first of them: the program, run once on each.
+
+use std::process::Command;
 
 use clap::ValueEnum;
-use train::{Backend, Record, RunConfig, train};
+use gradnorm::{LogLine, RunLog};
+use train::Backend;
 
 #[test]
 fn every_backend_begins_with_the_same_loss_and_gradient_norms() {
-    let first_step = |backend: Backend| -> Option<Record> {
-        let config = RunConfig {
-            d_k: 64,
-            steps: 1,
-            backend,
-            ..RunConfig::default()
-        };
-        let device = match backend.device() {
-            Ok(device) => device,
-            Err(error) => {
-                println!("not covered: {error}");
-                return None;
-            }
-        };
-        println!("covered: {backend}");
-        Some(
-            train(&config, &device, |_| Ok(()))
-                .unwrap()
-                .records
-                .remove(0),
-        )
-    };
-    let records: Vec<Record> = Backend::value_variants()
-        .iter()
-        .filter_map(|backend| first_step(*backend))
-        .collect();
-    let reference = numbers(&records[0]);
-    assert!(reference.len() > 14);
-    for record in &records[1..] {
-        for ((name, a), (_, b)) in reference.iter().zip(numbers(record)) {
-            assert!((a - b).abs() <= 1e-4 * a.abs(), "{name}: {a} and {b}");
+    let dir = tempfile::tempdir().unwrap();
+    let mut first: Option<LogLine> = None;
+    for backend in Backend::value_variants() {
+        let name = backend.to_string();
+        let output = Command::new(env!("CARGO_BIN_EXE_train"))
+            .current_dir(dir.path())
+            .args(["run", "--steps", "1", "--backend", &name, "--out", &name])
+            .output()
+            .unwrap();
+        let message = String::from_utf8_lossy(&output.stderr);
+        if !output.status.success() {
+            let absent = ["not part of this build", "no device of it can be used here"];
+            let is_absent = absent.iter().any(|reason| message.contains(reason));
+            assert!(is_absent, "{name}: {message}");
+            println!("not covered: {name}");
+            continue;
         }
+        println!("covered: {name}");
+        let log = RunLog::read(dir.path().join(&name)).unwrap();
+        let line = &log.lines()[0];
+        let reference = first.get_or_insert_with(|| line.clone());
+        let mut numbers = 0;
+        reference.for_each_number(|path, expected| {
+            // Of a vanishing gradient, backends keep different last digits.
+            if path.ends_with("p10") {
+                return;
+            }
+            let number = line.number(path).unwrap();
+            assert!(
+                (number - expected).abs() <= 1e-4 * expected.abs(),
+                "{name}: {path} is {number}, on the first backend {expected}"
+            );
+            numbers += 1;
+        });
+        assert!(numbers > 20, "{name} logged {numbers} numbers");
     }
-}
-
-fn numbers(record: &Record) -> Vec<(String, f64)> {
-    let params = record.grad_norm.params.iter();
-    let mut numbers: Vec<(String, f64)> = params
-        .map(|(path, norm)| (path.to_string(), norm))
-        .collect();
-    let statistics = &record.attention.as_ref().unwrap()[0];
-    let gradient = statistics.score_grad.unwrap();
-    for (name, number) in [
-        ("loss", record.loss),
-        ("accuracy", record.accuracy),
-        ("all", record.grad_norm.all),
-        ("score_std", statistics.score_std),
-        ("max_weight", statistics.max_weight),
-        ("entropy", statistics.entropy),
-        ("score_grad.mean", gradient.mean),
-        ("score_grad.p50", gradient.p50),
-    ] {
-        numbers.push((name.to_string(), number));
-    }
-    numbers
+    assert!(first.is_some(), "no backend could be used");
 }

@@ -5,7 +5,7 @@ use std::fs;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
 use gradnorm::RunLog;
-use layers::Scale;
+use layers::{Probe, Scale};
 use serde_json::Value;
 use train::{
     Backend, Batch, Init, MEASURED_SAMPLES, Model, OptimizerKind, PAIRS, Run, RunConfig, Samples,
@@ -167,21 +167,26 @@ fn weights_have_the_variance_that_is_documented() {
 }
 
 #[test]
-fn the_question_alone_is_asked_and_reads_the_pairs_alone() {
-    let config = small();
+fn the_last_layer_asks_the_question_alone_and_shows_it_the_pairs_alone() {
+    let config = RunConfig {
+        layers: 2,
+        heads: 2,
+        ..small()
+    };
     let model = model(&config);
     let samples: Vec<_> = Samples::training(0).take(3).collect();
     let batch = Batch::new(&samples, &device());
-    let plain = model.forward(&batch).into_data();
-    // No pair's weight changes the answer when its bias blocks it, and no seventeenth key is there.
-    let blocked = model.forward_with(&batch, |_, input| {
-        let mut bias = vec![0.0f32; PAIRS];
-        bias[0] = f32::NEG_INFINITY;
-        let bias = Tensor::<1>::from_floats(bias.as_slice(), &device());
-        input.bias(bias.reshape([1, 1, 1, PAIRS]))
-    });
-    assert_ne!(plain, blocked.into_data());
-    assert_eq!(TOKENS, PAIRS + 1);
+    for (layer, queries, keys) in [(0, TOKENS, TOKENS), (1, 1, PAIRS)] {
+        let probe = Probe::new();
+        let logits = model.forward_with(&batch, |at, input| match at == layer {
+            true => input.probe(&probe),
+            false => input,
+        });
+        loss(logits, &batch).backward();
+        let rows = probe.take().unwrap();
+        assert_eq!(rows.len(), 3 * 2 * queries);
+        assert!(rows.iter().all(|row| row.keys == keys));
+    }
 }
 
 #[test]
