@@ -235,7 +235,7 @@ fn write_variances(text: &mut String, variances: &[Variance]) -> std::fmt::Resul
     for at in variances {
         let measured = format!("{:.4} ± {:.4}", at.value, at.error);
         let (d, scale, theory) = (at.d, at.scale.to_string(), at.theory);
-        writeln!(text, "{d:>6}  {scale:<12}  {measured:>20}  {theory:>8}")?;
+        writeln!(text, "{d:>6}  {scale:<12}  {measured:>20}  {theory:>8.4}")?;
     }
     Ok(())
 }
