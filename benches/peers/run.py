@@ -56,6 +56,7 @@ class Program:
         return None if answer == ["unsupported"] else [float(word) for word in answer]
 
     def time(self, direction, shape, repetitions):
+        """Seconds of each repetition of attention alone."""
         _, batch, heads, kv_heads, queries, keys, dim, mask, _ = shape
         words = ["time", direction, batch, heads, kv_heads, queries, keys, dim, dim, mask, repetitions]
         return self.ask(" ".join(map(str, words)))

@@ -487,10 +487,12 @@ fn visit<S: Simd, A: Real>(
     while from < end {
         let to = end.min(from + KEYS);
         let count = to - from;
-        let keys = ctx.key.rows(batch, kv_head, from, count, d_k, memory.keys);
+        let keys = ctx
+            .key
+            .near_rows(batch, kv_head, from, count, d_k, memory.keys);
         let values = ctx
             .value
-            .rows(batch, kv_head, from, count, d_v, memory.values);
+            .near_rows(batch, kv_head, from, count, d_v, memory.values);
         let mut visits = Visits::new();
         for tile in 0..block.tiles {
             let (first, end) = block.visit(tile, from, to);
@@ -579,6 +581,7 @@ fn operand<'s, S: Simd, A: Real>(
     if block.all_live
         && dim.is_multiple_of(lanes::<S, A>())
         && let Some(rows) = source.direct(batch, head, block.start, block.rows)
+        && !rows.crowd(dim)
     {
         return rows;
     }

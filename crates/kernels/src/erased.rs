@@ -22,6 +22,13 @@ pub(crate) struct Rows<'a, A> {
 }
 
 impl<A> Rows<'_, A> {
+    /// Whether rows of a width are so spread out that a block of them fights for a few sets of the first-level cache:
+    /// 64 sets of lines of 64 bytes, of which a distance of 512 bytes or a multiple uses 8 at most.
+    #[inline(always)]
+    pub(crate) fn crowd(&self, width: usize) -> bool {
+        self.pitch > width && (self.pitch * size_of::<A>()).is_multiple_of(512)
+    }
+
     /// The rows from `row` on.
     #[inline(always)]
     pub(crate) fn skip(self, row: usize) -> Self {
@@ -87,6 +94,42 @@ impl<'a, A: Real> Source<'a, A> {
         if let Some(rows) = self.direct(batch, head, first, count) {
             return rows;
         }
+        self.copied(batch, head, first, count, width, copy)
+    }
+
+    /// [`rows`](Self::rows) for products that visit each row many times: copied, too, where they
+    /// [crowd](Rows::crowd).
+    #[inline(always)]
+    pub(crate) fn near_rows<'s>(
+        &self,
+        batch: usize,
+        head: usize,
+        first: usize,
+        count: usize,
+        width: usize,
+        copy: &'s mut [A],
+    ) -> Rows<'s, A>
+    where
+        'a: 's,
+    {
+        if let Some(rows) = self.direct(batch, head, first, count)
+            && !rows.crowd(width)
+        {
+            return rows;
+        }
+        self.copied(batch, head, first, count, width, copy)
+    }
+
+    #[inline(always)]
+    fn copied<'s>(
+        &self,
+        batch: usize,
+        head: usize,
+        first: usize,
+        count: usize,
+        width: usize,
+        copy: &'s mut [A],
+    ) -> Rows<'s, A> {
         for r in 0..count {
             self.read(
                 batch,
