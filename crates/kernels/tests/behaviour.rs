@@ -212,12 +212,14 @@ fn strided_inputs_and_outputs_equal_contiguous_ones_by_a_bit() {
     let (b, h, kv, q, k, d, e) = (2, 4, 2, 70, 77, 24, 16);
     let case = Case::new([b, h, kv, q, k, d, e], &mut Random(9)).causal();
     let right = case.solve::<f32>();
-    // [batch, heads, length, dim] to [batch, length, heads, dim], or backwards, or every second element.
+    // [batch, heads, length, dim] to [batch, length, heads, dim], or backwards, or every second element, or with rows
+    // 512 bytes apart, which crowd the cache.
     #[derive(Clone, Copy, Debug)]
     enum Way {
         LengthFirst,
         Backwards,
         Spread,
+        Crowded,
     }
     let lay = |way: Way, shape: [usize; 4]| -> ([isize; 4], usize, usize) {
         let [b, h, l, d] = shape.map(|n| n as isize);
@@ -231,6 +233,11 @@ fn strided_inputs_and_outputs_equal_contiguous_ones_by_a_bit() {
                 [h * l * d * 2, l * d * 2, d * 2, 2],
                 1,
                 (b * h * l * d * 2) as usize + 1,
+            ),
+            Way::Crowded => (
+                [h * l * 128, l * 128, 128, 1],
+                0,
+                (b * h * l * 128) as usize,
             ),
         }
     };
@@ -248,7 +255,7 @@ fn strided_inputs_and_outputs_equal_contiguous_ones_by_a_bit() {
             .map(|at| f64::from(data[place(at, shape, strides, offset)]))
             .collect()
     };
-    for way in [Way::LengthFirst, Way::Backwards, Way::Spread] {
+    for way in [Way::LengthFirst, Way::Backwards, Way::Spread, Way::Crowded] {
         let (qs, ks, vs, os) = ([b, h, q, d], [b, kv, k, d], [b, kv, k, e], [b, h, q, e]);
         let view = |shape| {
             let (strides, offset, len) = lay(way, shape);
