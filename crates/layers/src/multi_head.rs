@@ -640,14 +640,20 @@ fn check_width(
     check_axis(argument, 2, name, size, width, "the projection")
 }
 
-/// The projection, of nothing too: matrix products of no rows crash in Burn 0.22.1's CPU backend.
+/// The projection, as one product of all rows.
+///
+/// With a batch axis, Burn 0.22.1 makes a product a sample of it where the length is a multiple of
+/// 32 or the batch large, and copies the turned weight for each in the backward pass. And matrix
+/// products of no rows crash its CPU backend.
 fn projected(projection: &Linear, input: Tensor<3>) -> Tensor<3> {
-    let [batch, length, _] = input.dims();
+    let [batch, length, d_input] = input.dims();
+    let width = projection.weight.dims()[1];
+    let shape = [batch, length, width];
     if batch * length == 0 {
-        let width = projection.weight.dims()[1];
-        return Tensor::zeros([batch, length, width], (&input.device(), input.dtype()));
+        return Tensor::zeros(shape, (&input.device(), input.dtype()));
     }
-    projection.forward(input)
+    let rows = input.reshape([batch * length, d_input]);
+    projection.forward(rows).reshape(shape)
 }
 
 /// `[batch, length, heads * width]` to `[batch, heads, length, width]`.
