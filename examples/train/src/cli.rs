@@ -9,18 +9,20 @@ use std::thread;
 use std::time::Instant;
 
 use clap::{Args, Parser, Subcommand};
-use gradnorm::{Compare, Format, RunLog, Threshold};
+use gradnorm::{Compare, Format, RunLog, RunWriter, Threshold};
 use layers::Scale;
 use serde::Serialize;
 
+use crate::arguments::Given;
 use crate::comparison::{Comparison, folder};
 use crate::config::{OptimizerKind, RunConfig, Stop};
 use crate::data::TASK;
 use crate::model::Init;
 use crate::progress::Bar;
 use crate::report::number;
+use crate::resume::{Resumed, resume_in, start_in};
 use crate::summary::Row;
-use crate::training::train_in;
+use crate::training::Run;
 use crate::{Backend, Error, draw, figures, findings, rows, table};
 
 /// Trains one small attention model with and without the 1/sqrt(d_k), and shows what the gradients
@@ -68,6 +70,16 @@ struct ComparisonArgs {
 
 #[derive(Args, Debug)]
 struct RunArgs {
+    // First, because reading the others takes them away.
+    #[command(flatten)]
+    given: Given,
+    /// Goes on with the run in this folder, from its last checkpoint to the end; the arguments that
+    /// are left out are the run's own.
+    #[arg(long, value_name = "DIR", conflicts_with = "out")]
+    resume: Option<PathBuf>,
+    /// There is a checkpoint after every so many steps, and one at the end; 0 for that one alone.
+    #[arg(long, default_value_t = 500, value_name = "STEPS")]
+    checkpoint_every: u64,
     /// The factor on the scores: inv-sqrt-dim, unscaled, inv-dim or fixed:NUMBER.
     #[arg(long, default_value_t = Scale::InvSqrtDim)]
     scale: Scale,
@@ -264,16 +276,52 @@ fn run(arguments: &RunArgs) -> Result<(), Error> {
         d_k: arguments.d_k,
         seed: arguments.seed,
         ..arguments.common.config()
+    };
+    match &arguments.resume {
+        Some(dir) => resume(arguments, config, dir),
+        None => start(arguments, config.check()?),
     }
-    .check()?;
+}
+
+fn start(arguments: &RunArgs, config: RunConfig) -> Result<(), Error> {
     let device = config.backend.device()?;
     let out = folder_for_results(arguments.common.out.as_deref(), &folder(&config))?;
+    let every = arguments.checkpoint_every;
     let bar = Bar::new(&config);
-    let run = train_in(&out, &config, &device, |at| bar.at(at));
+    let run = start_in(&out, &config, &device, every, |at| bar.at(at));
     bar.end();
-    let run = run?;
+    print(&outcome(&run?, &out))
+}
 
-    let stop = config.stop.unwrap_or_default();
+fn resume(arguments: &RunArgs, asked: RunConfig, dir: &Path) -> Result<(), Error> {
+    let mut fields = RunLog::read(dir)?.config().clone();
+    let own = RunConfig::from_fields(fields.clone(), dir)?;
+    for (name, value) in asked.fields() {
+        if arguments.given.has(&name) {
+            fields.insert(name, value);
+        }
+    }
+    let config = RunConfig::from_fields(fields, dir)?.check()?;
+    let device = config.backend.device()?;
+    let every = arguments.checkpoint_every;
+    let bar = Bar::new(&config);
+    let resumed = resume_in(dir, &config, &device, every, |at| bar.at(at));
+    bar.end();
+    print(&match resumed? {
+        Resumed::Finished { steps } => format!(
+            "{}: finished, with {steps} of at most {} steps; nothing was changed\n",
+            dir.display(),
+            own.steps
+        ),
+        Resumed::WentOn { from, run } => {
+            format!("Went on with step {from}\n{}", outcome(&run, dir))
+        }
+    })
+}
+
+/// What a run came to, in words.
+fn outcome(run: &Run, out: &Path) -> String {
+    let stop = run.config.stop.unwrap_or_default();
     let mut text = match run.records.last() {
         Some(last) => format!(
             "step {}: loss {}, accuracy {}, gradient norm {}\n",
@@ -300,7 +348,7 @@ fn run(arguments: &RunArgs) -> Result<(), Error> {
         run.took.as_secs_f64(),
         out.display()
     ));
-    print(&text)
+    text
 }
 
 fn compare_logs(arguments: &CompareArgs) -> Result<(), Error> {
@@ -338,7 +386,8 @@ fn show_figures(arguments: &FiguresArgs) -> Result<(), Error> {
 
 /// Prints to a reader that may have gone, as `head` does.
 fn print(text: &str) -> Result<(), Error> {
-    match io::stdout().lock().write_all(text.as_bytes()) {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(Error::io(Path::new("standard output"), "write")(error))
         }
@@ -367,10 +416,9 @@ fn wrapped(text: &str, width: usize) -> String {
 fn folder_for_results(asked: Option<&Path>, name: &str) -> Result<PathBuf, Error> {
     if let Some(asked) = asked {
         fs::create_dir_all(asked).map_err(Error::io(asked, "create"))?;
-        let mut entries = fs::read_dir(asked).map_err(Error::io(asked, "read"))?;
-        return match entries.next() {
-            None => Ok(asked.into()),
-            Some(_) => Err(Error::NotEmpty(asked.into())),
+        return match RunWriter::is_vacant(asked)? {
+            true => Ok(asked.into()),
+            false => Err(Error::NotEmpty(asked.into())),
         };
     }
     let runs = Path::new("runs");
@@ -397,8 +445,8 @@ fn write_whole(path: &Path, content: &impl Serialize) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::training::train_in;
     use clap::CommandFactory;
-    use gradnorm::RunWriter;
 
     #[test]
     fn the_command_line_is_well_formed() {

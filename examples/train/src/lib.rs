@@ -32,7 +32,9 @@
 //! # Ok::<(), train::Error>(())
 //! ```
 
+mod arguments;
 mod backend;
+mod checkpoint;
 pub mod cli;
 mod comparison;
 mod config;
@@ -45,10 +47,12 @@ mod progress;
 mod random;
 mod record;
 mod report;
+mod resume;
 mod summary;
 mod training;
 
 pub use backend::Backend;
+pub use checkpoint::Checkpoint;
 pub use comparison::{Comparison, folder};
 pub use config::{OptimizerKind, RunConfig, Stop};
 pub use data::{Batch, KEYS, PAIRS, Sample, Samples, TASK, TOKENS, VALUES};
@@ -58,6 +62,7 @@ pub use model::{Block, Init, Model, ModelConfig};
 pub use plot::draw;
 pub use record::{GradNorm, Record};
 pub use report::{findings, table};
+pub use resume::{Resumed, resume_in, start_in};
 pub use summary::{Measured, Quantity, Row, Spread, rows};
 pub use training::{Progress, Run, loss, measure, train, train_in};
 
