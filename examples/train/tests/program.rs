@@ -95,6 +95,64 @@ fn the_program_alone_compares_both_arms_and_says_where_it_put_everything() {
 }
 
 #[test]
+fn a_run_is_resumed_with_its_own_arguments_and_those_that_are_given() {
+    let dir = tempfile::tempdir().unwrap();
+    let whole = [
+        "run",
+        "--d-k",
+        "4",
+        "--batch",
+        "4",
+        "--probe-every",
+        "2",
+        "--steps",
+        "5",
+    ];
+    let more = ["--seed", "5", "--lr", "0.01", "--out", "whole"];
+    succeeds(dir.path(), &[&whole[..], &more].concat());
+    run(dir.path(), "a", &["--seed", "5", "--lr", "0.01"]);
+    let resumed = |arguments: &[&str]| [&["run", "--resume", "a"], arguments].concat();
+    let before = fs::read(dir.path().join("a/metrics.jsonl")).unwrap();
+    assert_eq!(
+        succeeds(dir.path(), &resumed(&[])),
+        "a: finished, with 3 of at most 3 steps; nothing was changed\n"
+    );
+    for (arguments, expected) in [
+        (
+            &["--d-k", "64"][..],
+            "error: --d-k 64: the run in a has 4, and a run goes on as it was started\n",
+        ),
+        (
+            &["--steps", "2"],
+            "error: --steps 2: the run in a has 3, and steps can only be raised\n",
+        ),
+        (&["--steps", "0"], "error: --steps 0: must be at least 1\n"),
+    ] {
+        assert_eq!(fails(dir.path(), &resumed(arguments)), expected);
+    }
+    let message = fails(dir.path(), &resumed(&["--out", "b"]));
+    assert!(message.contains("cannot be used with"), "{message}");
+    assert_eq!(
+        fails(dir.path(), &["run", "--resume", "nowhere"]),
+        "error: nowhere: holds no run: it has no config.json\n"
+    );
+    assert_eq!(
+        fs::read(dir.path().join("a/metrics.jsonl")).unwrap(),
+        before
+    );
+
+    let out = succeeds(dir.path(), &resumed(&["--steps", "5", "--seed", "5"]));
+    assert!(
+        out.starts_with("Went on with step 3\nstep 4: loss "),
+        "{out}"
+    );
+    for file in ["metrics.jsonl", "config.json"] {
+        let read = |run: &str| fs::read_to_string(dir.path().join(run).join(file)).unwrap();
+        assert_eq!(read("a"), read("whole"));
+    }
+}
+
+#[test]
 fn runs_are_compared_in_every_format() {
     let dir = tempfile::tempdir().unwrap();
     run(dir.path(), "a", &[]);
