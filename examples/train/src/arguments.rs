@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Args, Command, Error, FromArgMatches};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches};
+use gradnorm::Arm;
 
 /// Which arguments were given, rather than left at their defaults.
 ///
@@ -38,5 +39,77 @@ impl Args for Given {
 
     fn augment_args_for_update(command: Command) -> Command {
         command
+    }
+}
+
+/// `--arm NAME DIR...`, as often as there are arms.
+///
+/// To be flattened into a command: a field of its own would lose where one arm ends.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Arms(Vec<Vec<String>>);
+
+impl Arms {
+    /// The argument's name.
+    pub const NAME: &str = "arm";
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The arms with the logs of their runs.
+    pub fn read(&self) -> Result<Vec<Arm>, crate::Error> {
+        let names: Vec<&String> = self.0.iter().map(|values| &values[0]).collect();
+        let refused = |name: &String, why: &str| crate::Error::Argument {
+            argument: Self::NAME,
+            value: name.clone(),
+            why: why.to_string(),
+        };
+        if let [name] = names.as_slice() {
+            return Err(refused(
+                name,
+                "there must be another --arm to compare it with",
+            ));
+        }
+        let twice = |place: &usize| names[..*place].contains(&names[*place]);
+        if let Some(place) = (0..names.len()).find(twice) {
+            return Err(refused(
+                names[place],
+                "given twice; name all its runs at once",
+            ));
+        }
+        let read = |values: &Vec<String>| Arm::read(&values[0], &values[1..]);
+        Ok(self.0.iter().map(read).collect::<Result<_, _>>()?)
+    }
+}
+
+impl FromArgMatches for Arms {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
+        let arms = matches.get_occurrences::<String>(Self::NAME);
+        let arms = arms.into_iter().flatten();
+        Ok(Self(arms.map(|values| values.cloned().collect()).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Args for Arms {
+    fn augment_args(command: Command) -> Command {
+        let help = "An arm, with the folders of its runs, paired by their seeds with those of the \
+                    first arm; at least two of these";
+        command.arg(
+            Arg::new(Self::NAME)
+                .long(Self::NAME)
+                .help(help)
+                .value_names(["NAME", "DIR"])
+                .num_args(2..)
+                .action(ArgAction::Append),
+        )
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
     }
 }

@@ -9,11 +9,11 @@ use std::thread;
 use std::time::Instant;
 
 use clap::{Args, Parser, Subcommand};
-use gradnorm::{Compare, Format, RunLog, RunWriter, Threshold};
+use gradnorm::{Compare, Format, Note, RunLog, RunWriter, Threshold};
 use layers::Scale;
 use serde::Serialize;
 
-use crate::arguments::Given;
+use crate::arguments::{Arms, Given};
 use crate::comparison::{Comparison, folder};
 use crate::config::{OptimizerKind, RunConfig, Stop};
 use crate::data::TASK;
@@ -43,7 +43,8 @@ struct Cli {
 enum Command {
     /// Trains once, and logs every step.
     Run(RunArgs),
-    /// Sets the logs of several runs side by side, with their ratios to the first.
+    /// Sets the logs of several runs side by side, with their ratios to the first; or several runs
+    /// an arm, with intervals of their paired differences.
     Compare(CompareArgs),
     /// Computes the worked numbers of the claim's source, and sets them beside theory.
     Figures(FiguresArgs),
@@ -133,8 +134,14 @@ struct CommonArgs {
 #[derive(Args, Debug)]
 struct CompareArgs {
     /// The folders of the runs; ratios are to the first.
-    #[arg(required = true, num_args = 2.., value_name = "DIR")]
+    #[arg(required_unless_present = Arms::NAME, conflicts_with = Arms::NAME, num_args = 2..,
+        value_name = "DIR")]
     dirs: Vec<PathBuf>,
+    #[command(flatten)]
+    arms: Arms,
+    /// The field of the runs' configs that pairs the runs of the arms.
+    #[arg(long, default_value = "seed", value_name = "FIELD", requires = Arms::NAME)]
+    pair_by: String,
     /// How to print: table, json or csv.
     #[arg(long, default_value = "table")]
     format: Format,
@@ -352,23 +359,27 @@ fn outcome(run: &Run, out: &Path) -> String {
 }
 
 fn compare_logs(arguments: &CompareArgs) -> Result<(), Error> {
+    let learned = Threshold::at_least("accuracy", arguments.accuracy);
+    let mut compare = Compare::new()
+        .first_step(learned.mean_over(arguments.window as usize))
+        .pair_by(&arguments.pair_by);
+    for pattern in &arguments.quantities {
+        compare = compare.quantity(pattern.as_str());
+    }
+    match arguments.arms.is_empty() {
+        true => compare_runs(arguments, &compare),
+        false => compare_paired(arguments, &compare),
+    }
+}
+
+fn compare_runs(arguments: &CompareArgs, compare: &Compare) -> Result<(), Error> {
     let logs = arguments
         .dirs
         .iter()
         .map(RunLog::read)
         .collect::<Result<Vec<_>, _>>()?;
-    let learned = Threshold::at_least("accuracy", arguments.accuracy);
-    let mut compare = Compare::new().first_step(learned.mean_over(arguments.window as usize));
-    for pattern in &arguments.quantities {
-        compare = compare.quantity(pattern.as_str());
-    }
     let comparison = compare.of(&logs);
-    // A table has the notes in it, and the others are for programs to read.
-    if arguments.format != Format::Table {
-        for note in &comparison.notes {
-            eprintln!("note: {note}");
-        }
-    }
+    print_notes(arguments.format, &comparison.notes);
     print(&comparison.render(arguments.format))?;
     match comparison.runs.len() {
         0 | 1 => Err(Error::NothingToCompare {
@@ -376,6 +387,26 @@ fn compare_logs(arguments: &CompareArgs) -> Result<(), Error> {
             comparable: comparison.runs.len(),
         }),
         _ => Ok(()),
+    }
+}
+
+fn compare_paired(arguments: &CompareArgs, compare: &Compare) -> Result<(), Error> {
+    let arms = arguments.arms.read()?;
+    let comparison = compare.of_arms(&arms);
+    print_notes(arguments.format, &comparison.notes);
+    print(&comparison.render(arguments.format))?;
+    match comparison.is_empty() {
+        true => Err(Error::NoPairs(comparison.pair_by)),
+        false => Ok(()),
+    }
+}
+
+/// A table has the notes in it, and the other formats are for programs to read.
+fn print_notes(format: Format, notes: &[Note]) {
+    if format != Format::Table {
+        for note in notes {
+            eprintln!("note: {note}");
+        }
     }
 }
 

@@ -8,6 +8,7 @@ mod writer;
 
 pub use error::{BadLine, LogError};
 pub use reader::{LogLine, RunLog};
+pub(crate) use value::find;
 pub use writer::RunWriter;
 
 /// The version of the log format that this crate writes, and the newest that it reads.
