@@ -6,6 +6,7 @@
 //!   record.
 //! - [`Compare`]: the quantities of several runs side by side, or of several runs an arm in pairs,
 //!   with intervals.
+//! - `tensorboard`, a module behind the feature of that name: logs as TensorBoard's event files.
 //!
 //! Norms are L2 norms of the gradients of one step, before clipping, in the units of the loss per
 //! unit of the parameter.
@@ -118,6 +119,8 @@ mod json;
 mod log;
 mod norms;
 mod pattern;
+#[cfg(feature = "tensorboard")]
+pub mod tensorboard;
 
 pub use clip::{Clipped, NonFiniteNorm, clip_global_norm};
 pub use compare::{

@@ -23,7 +23,7 @@ use crate::report::number;
 use crate::resume::{Resumed, resume_in, start_in};
 use crate::summary::Row;
 use crate::training::Run;
-use crate::{Backend, Error, draw, figures, findings, rows, table};
+use crate::{Backend, Error, draw, figures, findings, rows, table, tensorboard};
 
 /// Trains one small attention model with and without the 1/sqrt(d_k), and shows what the gradients
 /// did.
@@ -46,6 +46,8 @@ enum Command {
     /// Sets the logs of several runs side by side, with their ratios to the first; or several runs
     /// an arm, with intervals of their paired differences.
     Compare(CompareArgs),
+    /// Writes the logs of runs as event files, which TensorBoard shows.
+    Tensorboard(TensorboardArgs),
     /// Computes the worked numbers of the claim's source, and sets them beside theory.
     Figures(FiguresArgs),
 }
@@ -140,7 +142,12 @@ struct CompareArgs {
     #[command(flatten)]
     arms: Arms,
     /// The field of the runs' configs that pairs the runs of the arms.
-    #[arg(long, default_value = "seed", value_name = "FIELD", requires = Arms::NAME)]
+    #[arg(
+        long,
+        default_value = "seed",
+        value_name = "FIELD",
+        conflicts_with = "dirs"
+    )]
     pair_by: String,
     /// How to print: table, json or csv.
     #[arg(long, default_value = "table")]
@@ -156,6 +163,16 @@ struct CompareArgs {
     #[arg(long, default_value_t = Stop::default().window as u64,
         value_parser = clap::value_parser!(u64).range(1..=1_000_000), value_name = "STEPS")]
     window: u64,
+}
+
+#[derive(Args, Debug)]
+struct TensorboardArgs {
+    /// The folders of the runs.
+    #[arg(required = true, value_name = "DIR")]
+    dirs: Vec<PathBuf>,
+    /// TensorBoard's folder, in which each run gets one; what an earlier call wrote is replaced.
+    #[arg(long, value_name = "LOGDIR", default_value = "runs/tensorboard")]
+    out: PathBuf,
 }
 
 #[derive(Args, Debug)]
@@ -193,6 +210,7 @@ pub fn main() -> ExitCode {
         None => compare_arms(&cli.comparison),
         Some(Command::Run(arguments)) => run(&arguments),
         Some(Command::Compare(arguments)) => compare_logs(&arguments),
+        Some(Command::Tensorboard(arguments)) => write_for_tensorboard(&arguments),
         Some(Command::Figures(arguments)) => show_figures(&arguments),
     };
     match done {
@@ -408,6 +426,22 @@ fn print_notes(format: Format, notes: &[Note]) {
             eprintln!("note: {note}");
         }
     }
+}
+
+fn write_for_tensorboard(arguments: &TensorboardArgs) -> Result<(), Error> {
+    let out = &arguments.out;
+    let logs = tensorboard::convert(&arguments.dirs, out)?;
+    for line in logs.iter().flat_map(RunLog::bad_lines) {
+        eprintln!("note: left out: {line}");
+    }
+    let count = match logs.len() {
+        1 => "1 run; to see it".to_string(),
+        count => format!("{count} runs; to see them"),
+    };
+    print(&format!(
+        "{count}: tensorboard --logdir {}\n",
+        out.display()
+    ))
 }
 
 fn show_figures(arguments: &FiguresArgs) -> Result<(), Error> {

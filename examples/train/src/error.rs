@@ -79,6 +79,9 @@ pub enum Error {
         /// How many of them are left, the first included.
         comparable: usize,
     },
+    /// A run was given more than once.
+    #[error("{}: given twice", .0.display())]
+    GivenTwice(PathBuf),
     /// No arm has a run that can be paired with one of the first.
     #[error("nothing to compare: no two runs of different arms have the same {0}")]
     NoPairs(String),

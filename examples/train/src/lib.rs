@@ -4,14 +4,17 @@
 //! ```text
 //! cargo run --release -p train                                  # both arms, plots, a table
 //! cargo run --release -p train -- run --scale unscaled          # one run
+//! cargo run --release -p train -- run --resume runs/A           # goes on with it
 //! cargo run --release -p train -- compare runs/A runs/B         # logs side by side
+//! cargo run --release -p train -- tensorboard runs/A runs/B     # logs for TensorBoard
 //! cargo run --release -p train -- figures                       # worked numbers and theory
 //! ```
 //!
 //! The task is associative recall: 16 pairs of a key and a value, a question that is one of the
 //! keys, and its value as the answer ([`Sample`], [`Batch`]). The model is embeddings, attention
 //! and a projection to the answer ([`Model`]). [`train`] is the loop; what it records of a step is
-//! a [`Record`], and [`train_in`] writes those to a run's log. [`Comparison`] runs both arms at
+//! a [`Record`], and [`train_in`] writes those to a run's log; [`start_in`] and [`resume_in`] also
+//! keep a [`Checkpoint`]. [`Comparison`] runs both arms at
 //! several sizes and seeds, [`rows`] makes its table and [`findings`] puts that into words.
 //!
 //! Weights, batches and the measured samples are drawn on the host from the seed (ChaCha with 8
@@ -49,6 +52,7 @@ mod record;
 mod report;
 mod resume;
 mod summary;
+mod tensorboard;
 mod training;
 
 pub use backend::Backend;

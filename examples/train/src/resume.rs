@@ -109,7 +109,8 @@ fn train_logged(
             log.append(record)?;
         }
         watch(progress);
-        let due = checkpoint_every > 0 && state.step % checkpoint_every == 0;
+        // Never, if that is 0: a step was taken.
+        let due = state.step.is_multiple_of(checkpoint_every);
         if due || state.is_over(config) {
             // First what a checkpoint covers, then the checkpoint.
             log.sync()?;

@@ -137,8 +137,8 @@ pub(crate) fn go_on(
         let step = state.step;
         let drawn: Vec<_> = state.samples.by_ref().take(config.batch).collect();
         let batch = Batch::new(&drawn, device);
-        let logged = step % config.log_every == 0;
-        let probed = logged && step % config.probe_every == 0;
+        let logged = step.is_multiple_of(config.log_every);
+        let probed = logged && step.is_multiple_of(config.probe_every);
 
         let pass = Pass::of(&state.model, &batch, probed && step > 0);
         let (loss, accuracy) = (pass.loss(), pass.accuracy(&batch));

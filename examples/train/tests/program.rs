@@ -270,11 +270,53 @@ fn several_runs_an_arm_are_compared_in_pairs() {
     for (arguments, expected) in [
         (&["compare", "--arm", "a"][..], "--arm"),
         (&["compare", "x", "y", "--arm", "a", "b"], "cannot be used"),
-        (&["compare", "x", "y", "--pair-by", "lr"], "--arm"),
+        (&["compare", "x", "y", "--pair-by", "lr"], "cannot be used"),
     ] {
         let message = fails(dir.path(), arguments);
         assert!(message.contains(expected), "{message}");
     }
+}
+
+#[test]
+fn logs_are_written_for_tensorboard_into_a_folder_a_run() {
+    let dir = tempfile::tempdir().unwrap();
+    run(dir.path(), "a", &[]);
+    let event_file = |run: &str| dir.path().join(run).join("events.out.tfevents.gradnorm");
+    assert_eq!(
+        succeeds(dir.path(), &["tensorboard", "a", "--out", "board"]),
+        "1 run; to see it: tensorboard --logdir board\n"
+    );
+    let first = fs::read(event_file("board/a")).unwrap();
+
+    // A second one beside it, and half a line in the first.
+    run(dir.path(), "b", &["--seed", "1"]);
+    let log = dir.path().join("a/metrics.jsonl");
+    let torn = fs::read_to_string(&log).unwrap() + "{\"step\": 9, \"lo";
+    fs::write(&log, torn).unwrap();
+    let output = train(dir.path(), &["tensorboard", "a", "b", "--out", "board"]);
+    assert_eq!(
+        text(&output.stdout),
+        "2 runs; to see them: tensorboard --logdir board\n"
+    );
+    assert_eq!(
+        text(&output.stderr),
+        "note: left out: a/metrics.jsonl: line 4: half-written: not JSON at column 15: EOF while \
+         parsing a string\n"
+    );
+    assert_eq!(fs::read(event_file("board/a")).unwrap(), first);
+    assert_ne!(fs::read(event_file("board/b")).unwrap(), first);
+
+    for (arguments, expected) in [
+        (&["a", "b", "a"][..], "error: a: given twice\n"),
+        (
+            &["nowhere"],
+            "error: nowhere: holds no run: it has no config.json\n",
+        ),
+    ] {
+        let arguments = [&["tensorboard", "--out", "other"], arguments].concat();
+        assert_eq!(fails(dir.path(), &arguments), expected);
+    }
+    assert!(!dir.path().join("other").exists());
 }
 
 #[test]

@@ -327,7 +327,7 @@ fn exists(path: &Path) -> Result<bool, LogError> {
     path.try_exists().map_err(|e| io_error(path, "look for", e))
 }
 
-pub(super) fn io_error(path: &Path, action: &'static str, source: io::Error) -> LogError {
+pub(crate) fn io_error(path: &Path, action: &'static str, source: io::Error) -> LogError {
     LogError::Io {
         path: path.into(),
         action,
