@@ -147,8 +147,8 @@ impl Checkpoint {
     }
 }
 
-/// Whether anything of a checkpoint is in a directory.
-pub(crate) fn any_in(dir: &Path) -> Result<Option<PathBuf>, Error> {
+/// The checkpoint in a directory where no run is yet, if there is one.
+pub(crate) fn stale_in(dir: &Path) -> Result<Option<PathBuf>, Error> {
     Ok(match dir.try_exists() {
         Ok(true) => Checkpoint::latest(dir)?.map(|checkpoint| checkpoint.path),
         _ => None,

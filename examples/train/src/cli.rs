@@ -319,7 +319,7 @@ fn start(arguments: &RunArgs, config: RunConfig) -> Result<(), Error> {
 }
 
 fn resume(arguments: &RunArgs, asked: RunConfig, dir: &Path) -> Result<(), Error> {
-    let mut fields = RunLog::read(dir)?.config().clone();
+    let mut fields = RunLog::read_config(dir)?;
     let own = RunConfig::from_fields(fields.clone(), dir)?;
     for (name, value) in asked.fields() {
         if arguments.given.has(&name) {

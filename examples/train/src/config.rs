@@ -189,7 +189,7 @@ impl RunConfig {
     ///
     /// [`Error::Log`] if the directory holds no run, or its config is none of this program's.
     pub fn of_run(dir: &Path) -> Result<Self, Error> {
-        Self::from_fields(RunLog::read(dir)?.config().clone(), dir)
+        Self::from_fields(RunLog::read_config(dir)?, dir)
     }
 
     /// The config that the fields of a directory's `config.json` state.

@@ -44,7 +44,7 @@ pub fn start_in(
 ) -> Result<Run, Error> {
     let config = config.clone().check()?;
     let state = State::start(&config, device)?;
-    if let Some(path) = checkpoint::any_in(dir)? {
+    if let Some(path) = checkpoint::stale_in(dir)? {
         return Err(Error::StaleCheckpoint(path));
     }
     let log = RunWriter::create(dir, &config.description())?;
@@ -73,18 +73,17 @@ pub fn resume_in(
 ) -> Result<Resumed, Error> {
     let config = config.clone().check()?;
     let mut log = RunWriter::resume(dir)?;
-    let so_far = RunLog::read(dir)?;
-    let longer = continues(&config, &so_far)?;
-    let checkpoint = Checkpoint::latest(dir)?;
-    let state = match &checkpoint {
+    let longer = continues(&config, &RunLog::read_config(dir)?, dir)?;
+    let (state, finished) = match Checkpoint::latest(dir)? {
         Some(checkpoint) => {
-            covers(&so_far, &config, checkpoint)?;
-            checkpoint.state(&config, device)?
+            covers(dir, &config, &checkpoint)?;
+            let state = checkpoint.state(&config, device)?;
+            let finished = state.is_over(&config).then_some(state.step);
+            (state, finished)
         }
-        None => State::start(&config, device)?,
+        None => (State::start(&config, device)?, complete(dir, &config)?),
     };
-    if state.is_over(&config) || checkpoint.is_none() && is_complete(&so_far, &config) {
-        let steps = state.step.max(last_step(&so_far) + 1);
+    if let Some(steps) = finished {
         return Ok(Resumed::Finished { steps });
     }
     if longer {
@@ -137,49 +136,43 @@ const ARGUMENTS: [(&str, &str); 13] = [
     ("probe_every", "probe-every"),
 ];
 
-/// Refuses a config that is not the one of a log, but for more steps; says whether it has those.
-fn continues(config: &RunConfig, log: &RunLog) -> Result<bool, Error> {
-    let (asked, stored) = (config.fields(), log.config());
+/// Refuses a config that is not the one of a run, but for more steps; says whether it has those.
+fn continues(config: &RunConfig, stored: &Map<String, Value>, dir: &Path) -> Result<bool, Error> {
+    let asked = config.fields();
+    let refused = |name: &str, rule| contradiction(name, &asked, stored, dir, rule);
     let names = asked.keys().chain(stored.keys());
     for name in names.filter(|name| *name != "steps") {
         if asked.get(name) != stored.get(name) {
-            return Err(contradiction(
-                name,
-                &asked,
-                log,
-                "a run goes on as it was started",
-            ));
+            return Err(refused(name, "a run goes on as it was started"));
         }
     }
     match stored.get("steps").and_then(Value::as_u64) {
         Some(steps) if steps <= config.steps => Ok(steps < config.steps),
-        _ => Err(contradiction(
-            "steps",
-            &asked,
-            log,
-            "steps can only be raised",
-        )),
+        _ => Err(refused("steps", "steps can only be raised")),
     }
 }
 
-fn contradiction(name: &str, asked: &Map<String, Value>, log: &RunLog, rule: &str) -> Error {
+fn contradiction(
+    name: &str,
+    asked: &Map<String, Value>,
+    stored: &Map<String, Value>,
+    dir: &Path,
+    rule: &str,
+) -> Error {
     let text = |fields: &Map<String, Value>| match fields.get(name) {
         None | Some(Value::Null) => "none".to_string(),
         Some(Value::String(text)) => text.clone(),
         Some(other) => other.to_string(),
     };
-    let (stored, asked) = (text(log.config()), text(asked));
+    let (stored, asked) = (text(stored), text(asked));
     match ARGUMENTS.iter().find(|(field, _)| *field == name) {
         Some((_, argument)) => Error::Argument {
             argument,
             value: asked,
-            why: format!(
-                "the run in {} has {stored}, and {rule}",
-                log.dir().display()
-            ),
+            why: format!("the run in {} has {stored}, and {rule}", dir.display()),
         },
         None => Error::NotOurs {
-            dir: log.dir().into(),
+            dir: dir.into(),
             name: name.to_string(),
             stored,
             own: asked,
@@ -188,41 +181,50 @@ fn contradiction(name: &str, asked: &Map<String, Value>, log: &RunLog, rule: &st
 }
 
 /// Refuses a log that lacks a line of a step before the checkpoint, or has others there.
-fn covers(log: &RunLog, config: &RunConfig, checkpoint: &Checkpoint) -> Result<(), Error> {
-    let steps = (0..checkpoint.step()).step_by(config.log_every as usize);
-    let mut lines = log.lines().iter().enumerate();
-    for step in steps {
-        match lines.next() {
-            Some((place, line)) if line.step() == step && line.line() == place + 1 => (),
-            _ => {
-                return Err(Error::Uncovered {
-                    dir: log.dir().into(),
-                    step,
-                    checkpoint: checkpoint.path().into(),
-                });
+fn covers(dir: &Path, config: &RunConfig, checkpoint: &Checkpoint) -> Result<(), Error> {
+    let mut steps = (0..checkpoint.step()).step_by(config.log_every as usize);
+    let mut next = steps.next();
+    let mut place = 0;
+    let mut in_place = true;
+    RunLog::scan(dir, |line| {
+        place += 1;
+        if in_place && next.is_some() {
+            in_place = line.is_ok_and(|line| Some(line.step()) == next && line.line() == place);
+            if in_place {
+                next = steps.next();
             }
         }
+    })?;
+    match next {
+        None => Ok(()),
+        Some(step) => Err(Error::Uncovered {
+            dir: dir.into(),
+            step,
+            checkpoint: checkpoint.path().into(),
+        }),
     }
-    Ok(())
 }
 
-/// Whether a log has every line that the run can give.
+/// How many steps a run has taken whose log has every line that it can give; `None` for a run that
+/// is not finished.
 ///
-/// Where not every step is logged, a run that ends when it has learned may seem unfinished: it is
-/// then made again, with the same lines.
-fn is_complete(log: &RunLog, config: &RunConfig) -> bool {
+/// Where not every step is logged, a run that ended because it had learned may seem unfinished: it
+/// is then made again, with the same lines.
+fn complete(dir: &Path, config: &RunConfig) -> Result<Option<u64>, Error> {
     let mut learning = Learning::new(config.stop.unwrap_or_default());
-    let mut step = 0;
-    for line in log.lines() {
-        match line.number("accuracy") {
-            Some(accuracy) if line.step() == step => learning.add(step, accuracy),
-            _ => return false,
+    let mut next = 0;
+    let mut in_place = true;
+    RunLog::scan(dir, |line| {
+        let accuracy = line.as_ref().ok().and_then(|line| line.number("accuracy"));
+        match (line, accuracy) {
+            (Ok(line), Some(accuracy)) if line.step() == next => learning.add(next, accuracy),
+            _ => in_place = false,
         }
-        step += config.log_every;
-    }
-    step >= config.steps || config.log_every == 1 && learning.is_over(step, config)
-}
-
-fn last_step(log: &RunLog) -> u64 {
-    log.lines().last().map_or(0, |line| line.step())
+        next += config.log_every;
+    })?;
+    let ended = match config.log_every {
+        1 => learning.is_over(next, config),
+        _ => next >= config.steps,
+    };
+    Ok((in_place && ended).then(|| next.min(config.steps)))
 }

@@ -21,7 +21,7 @@ use crate::{Error, MEASURED_SAMPLES};
 pub struct Run {
     /// What was run.
     pub config: RunConfig,
-    /// The logged steps; of a run that was resumed, those since.
+    /// The logged steps; of a run with checkpoints, which may be long, the last of them alone.
     pub records: Vec<Record>,
     /// The first step at which the mean accuracy of the last batches was that of [`Stop`].
     pub learned_at: Option<u64>,
@@ -84,7 +84,12 @@ pub fn train(
     mut each: impl FnMut(&Progress) -> Result<(), Error>,
 ) -> Result<Run, Error> {
     let start = State::start(config, device)?;
-    go_on(start, config, device, |_, progress| each(progress))
+    let mut records = Vec::new();
+    let run = go_on(start, config, device, |_, progress| {
+        records.extend(progress.record.cloned());
+        each(progress)
+    })?;
+    Ok(Run { records, ..run })
 }
 
 /// A run between two steps: all that the steps to come depend on, beside its config.
@@ -124,7 +129,8 @@ impl State {
     }
 }
 
-/// Takes the steps that are left, and calls `each` after every one of them.
+/// Takes the steps that are left, and calls `each` after every one of them; only the last record is
+/// kept.
 pub(crate) fn go_on(
     mut state: State,
     config: &RunConfig,
@@ -132,7 +138,7 @@ pub(crate) fn go_on(
     mut each: impl FnMut(&State, &Progress) -> Result<(), Error>,
 ) -> Result<Run, Error> {
     let started = Instant::now();
-    let mut records = Vec::new();
+    let mut last = None;
     while !state.is_over(config) {
         let step = state.step;
         let drawn: Vec<_> = state.samples.by_ref().take(config.batch).collect();
@@ -144,7 +150,7 @@ pub(crate) fn go_on(
         let (loss, accuracy) = (pass.loss(), pass.accuracy(&batch));
         state.learning.add(step, accuracy);
         if logged {
-            records.push(Record {
+            last = Some(Record {
                 step,
                 loss,
                 accuracy,
@@ -166,13 +172,13 @@ pub(crate) fn go_on(
         let progress = Progress {
             step,
             accuracy: state.learning.mean(),
-            record: records.last().filter(|_| logged),
+            record: last.as_ref().filter(|_| logged),
         };
         each(&state, &progress)?;
     }
     Ok(Run {
         config: config.clone(),
-        records,
+        records: last.into_iter().collect(),
         learned_at: state.learning.learned_at,
         steps: state.step,
         took: started.elapsed(),

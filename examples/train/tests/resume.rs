@@ -191,6 +191,16 @@ fn a_finished_run_is_left_as_it_is() {
         ("without", small(), false, 7),
         ("stopped, with checkpoints", stopping.clone(), true, 3),
         ("stopped, without", stopping, false, 3),
+        (
+            "with a last step that is not logged",
+            RunConfig {
+                steps: 8,
+                log_every: 2,
+                ..small()
+            },
+            false,
+            8,
+        ),
     ] {
         let dir = dir.path().join(name);
         match checkpoints {
