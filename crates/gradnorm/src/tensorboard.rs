@@ -1,7 +1,7 @@
 //! Run logs as TensorBoard's event files.
 //!
 //! An event file is a sequence of records, each with the checksums that the TFRecord format asks
-//! for, and each holding one message: the [`Event`] of TensorBoard's `event.proto`, of which the
+//! for, and each holding one message: the `Event` of TensorBoard's `event.proto`, of which the
 //! fields that scalars need are declared here.
 
 use std::collections::BTreeMap;

@@ -1,9 +1,11 @@
 //! Arguments that need more than a value by name.
 
 use std::collections::HashSet;
+use std::ffi::OsString;
+use std::path::PathBuf;
 
 use clap::parser::ValueSource;
-use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches, value_parser};
 use gradnorm::Arm;
 
 /// Which arguments were given, rather than left at their defaults.
@@ -46,7 +48,7 @@ impl Args for Given {
 ///
 /// To be flattened into a command: a field of its own would lose where one arm ends.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Arms(Vec<Vec<String>>);
+pub(crate) struct Arms(Vec<(String, Vec<PathBuf>)>);
 
 impl Arms {
     /// The argument's name.
@@ -58,35 +60,37 @@ impl Arms {
 
     /// The arms with the logs of their runs.
     pub fn read(&self) -> Result<Vec<Arm>, crate::Error> {
-        let names: Vec<&String> = self.0.iter().map(|values| &values[0]).collect();
-        let refused = |name: &String, why: &str| crate::Error::Argument {
+        let refused = |name: &str, why: &str| crate::Error::Argument {
             argument: Self::NAME,
-            value: name.clone(),
+            value: name.to_string(),
             why: why.to_string(),
         };
+        let names: Vec<&str> = self.0.iter().map(|(name, _)| name.as_str()).collect();
         if let [name] = names.as_slice() {
-            return Err(refused(
-                name,
-                "there must be another --arm to compare it with",
-            ));
+            let why = "there must be another --arm to compare it with";
+            return Err(refused(name, why));
         }
-        let twice = |place: &usize| names[..*place].contains(&names[*place]);
-        if let Some(place) = (0..names.len()).find(twice) {
-            return Err(refused(
-                names[place],
-                "given twice; name all its runs at once",
-            ));
+        for (place, name) in names.iter().enumerate() {
+            if names[..place].contains(name) {
+                return Err(refused(name, "given twice; name all its runs at once"));
+            }
         }
-        let read = |values: &Vec<String>| Arm::read(&values[0], &values[1..]);
-        Ok(self.0.iter().map(read).collect::<Result<_, _>>()?)
+        let arms = self.0.iter();
+        Ok(arms
+            .map(|(name, dirs)| Arm::read(name, dirs))
+            .collect::<Result<_, _>>()?)
     }
 }
 
 impl FromArgMatches for Arms {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
-        let arms = matches.get_occurrences::<String>(Self::NAME);
-        let arms = arms.into_iter().flatten();
-        Ok(Self(arms.map(|values| values.cloned().collect()).collect()))
+        let arms = matches.get_occurrences::<OsString>(Self::NAME);
+        let arms = arms.into_iter().flatten().map(|mut values| {
+            let name = values.next().expect("an arm has at least two values");
+            let dirs = values.map(PathBuf::from).collect();
+            (name.to_string_lossy().into_owned(), dirs)
+        });
+        Ok(Self(arms.collect()))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
@@ -105,6 +109,7 @@ impl Args for Arms {
                 .help(help)
                 .value_names(["NAME", "DIR"])
                 .num_args(2..)
+                .value_parser(value_parser!(OsString))
                 .action(ArgAction::Append),
         )
     }

@@ -60,10 +60,10 @@ pub fn start_in(
 ///
 /// # Errors
 ///
-/// [`Error::Contradiction`] if the run is of another config; [`Error::Uncovered`] if its log lacks
-/// lines of steps before the checkpoint; [`Error::Checkpoint`] if that cannot be loaded;
-/// [`Error::Log`] if the directory holds no run, or one that is being written; [`Error::Io`] for
-/// what the operating system refuses.
+/// [`Error::Argument`] if the run is of another config, [`Error::NotOurs`] if another version made
+/// it; [`Error::Uncovered`] if its log lacks lines of steps before the checkpoint;
+/// [`Error::Checkpoint`] if that cannot be loaded; [`Error::Log`] if the directory holds no run, or
+/// one that is being written; [`Error::Io`] for what the operating system refuses.
 pub fn resume_in(
     dir: &Path,
     config: &RunConfig,

@@ -20,9 +20,8 @@ const CONFIG_DRAFT: &str = ".config.json.tmp";
 /// `schema` before them. It is handed to the operating system whole, in one write, before
 /// [`append`](Self::append) returns: a process that is killed loses at most the line it was
 /// writing. (A machine that loses power can lose what came after the last [`sync`](Self::sync).)
-/// NaN and infinity, which JSON lacks, are
-/// written as the strings `"NaN"`, `"inf"` and `"-inf"`, and read back as numbers by
-/// [`RunLog`](crate::RunLog).
+/// NaN and infinity, which JSON lacks, are written as the strings `"NaN"`, `"inf"` and `"-inf"`, and
+/// read back as numbers by [`RunLog`](crate::RunLog).
 ///
 /// # Example
 ///
