@@ -171,7 +171,7 @@ struct TensorboardArgs {
     #[arg(required = true, value_name = "DIR")]
     dirs: Vec<PathBuf>,
     /// TensorBoard's folder, in which each run gets one; what an earlier call wrote is replaced.
-    #[arg(long, value_name = "LOGDIR", default_value = "runs/tensorboard")]
+    #[arg(long, value_name = "LOGDIR")]
     out: PathBuf,
 }
 

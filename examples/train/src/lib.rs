@@ -6,7 +6,7 @@
 //! cargo run --release -p train -- run --scale unscaled          # one run
 //! cargo run --release -p train -- run --resume runs/A           # goes on with it
 //! cargo run --release -p train -- compare runs/A runs/B         # logs side by side
-//! cargo run --release -p train -- tensorboard runs/A runs/B     # logs for TensorBoard
+//! cargo run --release -p train -- tensorboard runs/A --out B    # logs for TensorBoard
 //! cargo run --release -p train -- figures                       # worked numbers and theory
 //! ```
 //!
