@@ -4,7 +4,9 @@
 //! - [`clip_global_norm`]: all gradients scaled together to a bound on their common norm.
 //! - [`RunWriter`] and [`RunLog`]: a directory for each run, with its config and one line of JSON a
 //!   record.
-//! - [`Compare`]: the quantities of several runs side by side.
+//! - [`Compare`]: the quantities of several runs side by side, or of several runs an arm in pairs,
+//!   with intervals.
+//! - `tensorboard`, a module behind the feature of that name: logs as TensorBoard's event files.
 //!
 //! Norms are L2 norms of the gradients of one step, before clipping, in the units of the loss per
 //! unit of the parameter.
@@ -117,10 +119,14 @@ mod json;
 mod log;
 mod norms;
 mod pattern;
+#[cfg(feature = "tensorboard")]
+pub mod tensorboard;
 
 pub use clip::{Clipped, NonFiniteNorm, clip_global_norm};
 pub use compare::{
-    Compare, Comparison, FirstStep, Format, Note, Quantity, Reason, Row, Threshold, UnknownFormat,
+    Against, Arm, ArmComparison, Compare, Comparison, Estimate, FirstStep, Format, Note, Pair,
+    Paired, PairedFirstStep, PairedQuantity, PairedRow, Quantity, Reason, Row, Threshold,
+    UnknownFormat,
 };
 pub use float::deserialize_float;
 pub use log::{BadLine, LogError, LogLine, RunLog, RunWriter, SCHEMA_VERSION};

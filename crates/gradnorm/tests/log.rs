@@ -199,6 +199,30 @@ fn a_directory_with_other_files_or_the_remains_of_a_killed_start_is_not_a_run() 
 }
 
 #[test]
+fn a_directory_is_vacant_until_it_holds_more_than_the_remains_of_a_killed_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let vacant = || RunWriter::is_vacant(dir.path()).unwrap();
+    assert!(vacant());
+    fs::write(dir.path().join("metrics.jsonl"), "").unwrap();
+    fs::write(dir.path().join(".config.json.tmp"), "{").unwrap();
+    assert!(vacant());
+    fs::write(dir.path().join("metrics.jsonl"), "{").unwrap();
+    assert!(!vacant());
+    fs::write(dir.path().join("metrics.jsonl"), "").unwrap();
+    fs::write(dir.path().join("notes.txt"), "").unwrap();
+    assert!(!vacant());
+
+    let nowhere = dir.path().join("nowhere");
+    assert_eq!(
+        RunWriter::is_vacant(&nowhere).unwrap_err().to_string(),
+        format!(
+            "{}: cannot read: No such file or directory (os error 2)",
+            nowhere.display()
+        )
+    );
+}
+
+#[test]
 fn two_writers_do_not_share_a_run() {
     let dir = tempfile::tempdir().unwrap();
     let first = RunWriter::create(dir.path(), &json!({})).unwrap();
@@ -444,4 +468,52 @@ fn lines_of_another_program_need_a_step_and_nothing_else() {
     let log = RunLog::read(dir.path()).unwrap().all_good().unwrap();
     assert_eq!(log.lines()[0].step(), 12);
     assert_eq!(log.lines()[0].number("loss"), Some(1e-3));
+}
+
+#[test]
+fn a_log_cut_back_has_the_lines_before_a_step_as_they_were() {
+    // A gap, a repeated step, a fragment between whole lines, a line without its newline, a torn one.
+    let text = "{\"step\":0}\n{\"step\": 1}\n{\"st\n{\"step\":1}\n{\"step\":4}\n{\"step\":2}";
+    for (rest, step, kept) in [
+        ("", 0, 0),
+        ("", 1, 11),
+        ("", 2, 39),
+        ("", 4, 39),
+        ("", 5, 60),
+        ("\n{\"step\":5,\"lo", 5, 61),
+        ("\n{\"step\":5,\"lo", 9, 61),
+    ] {
+        let dir = run_with(format!("{text}{rest}").as_bytes());
+        let mut run = RunWriter::resume(dir.path()).unwrap();
+        run.cut_back(step).unwrap();
+        let before = format!("{text}{rest}")[..kept].to_string();
+        assert_eq!(metrics(dir.path()), before, "{rest:?} before {step}");
+        run.append(&json!({"step": step})).unwrap();
+        let newline = if kept == 60 { "\n" } else { "" };
+        assert_eq!(
+            metrics(dir.path()),
+            format!("{before}{newline}{{\"schema\":1,\"step\":{step}}}\n")
+        );
+    }
+}
+
+#[test]
+fn a_config_is_replaced_by_another_and_not_by_what_is_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut run = RunWriter::create(dir.path(), &json!({"steps": 3})).unwrap();
+    run.replace_config(&json!({"steps": 5})).unwrap();
+    let error = run.replace_config(&json!(5)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "{}/config.json: not a config: a config is a JSON object",
+            dir.path().display()
+        )
+    );
+    run.append(&json!({"step": 0})).unwrap();
+    run.sync().unwrap();
+    let log = RunLog::read(dir.path()).unwrap();
+    assert_eq!(log.config()["steps"], 5);
+    assert_eq!(log.lines().len(), 1);
+    assert_eq!(files(dir.path()), ["config.json", "metrics.jsonl"]);
 }

@@ -5,12 +5,12 @@ use std::panic::{self, AssertUnwindSafe};
 
 use burn::tensor::{Device, Tensor};
 use clap::ValueEnum;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
 /// What computes. Each needs the feature of its name; `flex` is there by default.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Backend {
     /// The CPU, with Burn's own kernels.

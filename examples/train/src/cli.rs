@@ -9,19 +9,21 @@ use std::thread;
 use std::time::Instant;
 
 use clap::{Args, Parser, Subcommand};
-use gradnorm::{Compare, Format, RunLog, Threshold};
+use gradnorm::{Compare, Format, Note, RunLog, RunWriter, Threshold};
 use layers::Scale;
 use serde::Serialize;
 
+use crate::arguments::{Arms, Given};
 use crate::comparison::{Comparison, folder};
 use crate::config::{OptimizerKind, RunConfig, Stop};
 use crate::data::TASK;
 use crate::model::Init;
 use crate::progress::Bar;
 use crate::report::number;
+use crate::resume::{Resumed, resume_in, start_in};
 use crate::summary::Row;
-use crate::training::train_in;
-use crate::{Backend, Error, draw, figures, findings, rows, table};
+use crate::training::Run;
+use crate::{Backend, Error, draw, figures, findings, rows, table, tensorboard};
 
 /// Trains one small attention model with and without the 1/sqrt(d_k), and shows what the gradients
 /// did.
@@ -41,8 +43,11 @@ struct Cli {
 enum Command {
     /// Trains once, and logs every step.
     Run(RunArgs),
-    /// Sets the logs of several runs side by side, with their ratios to the first.
+    /// Sets the logs of several runs side by side, with their ratios to the first; or several runs
+    /// an arm, with intervals of their paired differences.
     Compare(CompareArgs),
+    /// Writes the logs of runs as event files, which TensorBoard shows.
+    Tensorboard(TensorboardArgs),
     /// Computes the worked numbers of the claim's source, and sets them beside theory.
     Figures(FiguresArgs),
 }
@@ -68,6 +73,16 @@ struct ComparisonArgs {
 
 #[derive(Args, Debug)]
 struct RunArgs {
+    // First, because reading the others takes them away.
+    #[command(flatten)]
+    given: Given,
+    /// Goes on with the run in this folder, from its last checkpoint to the end; the arguments that
+    /// are left out are the run's own.
+    #[arg(long, value_name = "DIR", conflicts_with = "out")]
+    resume: Option<PathBuf>,
+    /// There is a checkpoint after every so many steps, and one at the end; 0 for that one alone.
+    #[arg(long, default_value_t = 500, value_name = "STEPS")]
+    checkpoint_every: u64,
     /// The factor on the scores: inv-sqrt-dim, unscaled, inv-dim or fixed:NUMBER.
     #[arg(long, default_value_t = Scale::InvSqrtDim)]
     scale: Scale,
@@ -121,8 +136,19 @@ struct CommonArgs {
 #[derive(Args, Debug)]
 struct CompareArgs {
     /// The folders of the runs; ratios are to the first.
-    #[arg(required = true, num_args = 2.., value_name = "DIR")]
+    #[arg(required_unless_present = Arms::NAME, conflicts_with = Arms::NAME, num_args = 2..,
+        value_name = "DIR")]
     dirs: Vec<PathBuf>,
+    #[command(flatten)]
+    arms: Arms,
+    /// The field of the runs' configs that pairs the runs of the arms.
+    #[arg(
+        long,
+        default_value = "seed",
+        value_name = "FIELD",
+        conflicts_with = "dirs"
+    )]
+    pair_by: String,
     /// How to print: table, json or csv.
     #[arg(long, default_value = "table")]
     format: Format,
@@ -137,6 +163,16 @@ struct CompareArgs {
     #[arg(long, default_value_t = Stop::default().window as u64,
         value_parser = clap::value_parser!(u64).range(1..=1_000_000), value_name = "STEPS")]
     window: u64,
+}
+
+#[derive(Args, Debug)]
+struct TensorboardArgs {
+    /// The folders of the runs.
+    #[arg(required = true, value_name = "DIR")]
+    dirs: Vec<PathBuf>,
+    /// TensorBoard's folder, in which each run gets one; what an earlier call wrote is replaced.
+    #[arg(long, value_name = "LOGDIR")]
+    out: PathBuf,
 }
 
 #[derive(Args, Debug)]
@@ -174,6 +210,7 @@ pub fn main() -> ExitCode {
         None => compare_arms(&cli.comparison),
         Some(Command::Run(arguments)) => run(&arguments),
         Some(Command::Compare(arguments)) => compare_logs(&arguments),
+        Some(Command::Tensorboard(arguments)) => write_for_tensorboard(&arguments),
         Some(Command::Figures(arguments)) => show_figures(&arguments),
     };
     match done {
@@ -264,16 +301,52 @@ fn run(arguments: &RunArgs) -> Result<(), Error> {
         d_k: arguments.d_k,
         seed: arguments.seed,
         ..arguments.common.config()
+    };
+    match &arguments.resume {
+        Some(dir) => resume(arguments, config, dir),
+        None => start(arguments, config.check()?),
     }
-    .check()?;
+}
+
+fn start(arguments: &RunArgs, config: RunConfig) -> Result<(), Error> {
     let device = config.backend.device()?;
     let out = folder_for_results(arguments.common.out.as_deref(), &folder(&config))?;
+    let every = arguments.checkpoint_every;
     let bar = Bar::new(&config);
-    let run = train_in(&out, &config, &device, |at| bar.at(at));
+    let run = start_in(&out, &config, &device, every, |at| bar.at(at));
     bar.end();
-    let run = run?;
+    print(&outcome(&run?, &out))
+}
 
-    let stop = config.stop.unwrap_or_default();
+fn resume(arguments: &RunArgs, asked: RunConfig, dir: &Path) -> Result<(), Error> {
+    let mut fields = RunLog::read_config(dir)?;
+    let own = RunConfig::from_fields(fields.clone(), dir)?;
+    for (name, value) in asked.fields() {
+        if arguments.given.has(&name) {
+            fields.insert(name, value);
+        }
+    }
+    let config = RunConfig::from_fields(fields, dir)?.check()?;
+    let device = config.backend.device()?;
+    let every = arguments.checkpoint_every;
+    let bar = Bar::new(&config);
+    let resumed = resume_in(dir, &config, &device, every, |at| bar.at(at));
+    bar.end();
+    print(&match resumed? {
+        Resumed::Finished { steps } => format!(
+            "{}: finished, with {steps} of at most {} steps; nothing was changed\n",
+            dir.display(),
+            own.steps
+        ),
+        Resumed::WentOn { from, run } => {
+            format!("Went on with step {from}\n{}", outcome(&run, dir))
+        }
+    })
+}
+
+/// What a run came to, in words.
+fn outcome(run: &Run, out: &Path) -> String {
+    let stop = run.config.stop.unwrap_or_default();
     let mut text = match run.records.last() {
         Some(last) => format!(
             "step {}: loss {}, accuracy {}, gradient norm {}\n",
@@ -300,27 +373,31 @@ fn run(arguments: &RunArgs) -> Result<(), Error> {
         run.took.as_secs_f64(),
         out.display()
     ));
-    print(&text)
+    text
 }
 
 fn compare_logs(arguments: &CompareArgs) -> Result<(), Error> {
+    let learned = Threshold::at_least("accuracy", arguments.accuracy);
+    let mut compare = Compare::new()
+        .first_step(learned.mean_over(arguments.window as usize))
+        .pair_by(&arguments.pair_by);
+    for pattern in &arguments.quantities {
+        compare = compare.quantity(pattern.as_str());
+    }
+    match arguments.arms.is_empty() {
+        true => compare_runs(arguments, &compare),
+        false => compare_paired(arguments, &compare),
+    }
+}
+
+fn compare_runs(arguments: &CompareArgs, compare: &Compare) -> Result<(), Error> {
     let logs = arguments
         .dirs
         .iter()
         .map(RunLog::read)
         .collect::<Result<Vec<_>, _>>()?;
-    let learned = Threshold::at_least("accuracy", arguments.accuracy);
-    let mut compare = Compare::new().first_step(learned.mean_over(arguments.window as usize));
-    for pattern in &arguments.quantities {
-        compare = compare.quantity(pattern.as_str());
-    }
     let comparison = compare.of(&logs);
-    // A table has the notes in it, and the others are for programs to read.
-    if arguments.format != Format::Table {
-        for note in &comparison.notes {
-            eprintln!("note: {note}");
-        }
-    }
+    print_notes(arguments.format, &comparison.notes);
     print(&comparison.render(arguments.format))?;
     match comparison.runs.len() {
         0 | 1 => Err(Error::NothingToCompare {
@@ -331,6 +408,42 @@ fn compare_logs(arguments: &CompareArgs) -> Result<(), Error> {
     }
 }
 
+fn compare_paired(arguments: &CompareArgs, compare: &Compare) -> Result<(), Error> {
+    let arms = arguments.arms.read()?;
+    let comparison = compare.of_arms(&arms);
+    print_notes(arguments.format, &comparison.notes);
+    print(&comparison.render(arguments.format))?;
+    match comparison.is_empty() {
+        true => Err(Error::NoPairs(comparison.pair_by)),
+        false => Ok(()),
+    }
+}
+
+/// A table has the notes in it, and the other formats are for programs to read.
+fn print_notes(format: Format, notes: &[Note]) {
+    if format != Format::Table {
+        for note in notes {
+            eprintln!("note: {note}");
+        }
+    }
+}
+
+fn write_for_tensorboard(arguments: &TensorboardArgs) -> Result<(), Error> {
+    let out = &arguments.out;
+    let logs = tensorboard::convert(&arguments.dirs, out)?;
+    for line in logs.iter().flat_map(RunLog::bad_lines) {
+        eprintln!("note: left out: {line}");
+    }
+    let count = match logs.len() {
+        1 => "1 run; to see it".to_string(),
+        count => format!("{count} runs; to see them"),
+    };
+    print(&format!(
+        "{count}: tensorboard --logdir {}\n",
+        out.display()
+    ))
+}
+
 fn show_figures(arguments: &FiguresArgs) -> Result<(), Error> {
     let device = arguments.backend.device()?.inner();
     print(&figures(&device, arguments.seed))
@@ -338,7 +451,8 @@ fn show_figures(arguments: &FiguresArgs) -> Result<(), Error> {
 
 /// Prints to a reader that may have gone, as `head` does.
 fn print(text: &str) -> Result<(), Error> {
-    match io::stdout().lock().write_all(text.as_bytes()) {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(Error::io(Path::new("standard output"), "write")(error))
         }
@@ -367,10 +481,9 @@ fn wrapped(text: &str, width: usize) -> String {
 fn folder_for_results(asked: Option<&Path>, name: &str) -> Result<PathBuf, Error> {
     if let Some(asked) = asked {
         fs::create_dir_all(asked).map_err(Error::io(asked, "create"))?;
-        let mut entries = fs::read_dir(asked).map_err(Error::io(asked, "read"))?;
-        return match entries.next() {
-            None => Ok(asked.into()),
-            Some(_) => Err(Error::NotEmpty(asked.into())),
+        return match RunWriter::is_vacant(asked)? {
+            true => Ok(asked.into()),
+            false => Err(Error::NotEmpty(asked.into())),
         };
     }
     let runs = Path::new("runs");
@@ -397,8 +510,8 @@ fn write_whole(path: &Path, content: &impl Serialize) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::training::train_in;
     use clap::CommandFactory;
-    use gradnorm::RunWriter;
 
     #[test]
     fn the_command_line_is_well_formed() {

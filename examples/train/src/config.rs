@@ -1,9 +1,13 @@
 //! What one run is made of.
 
+use std::path::Path;
+
 use burn::optim::{AdamConfig, ModuleOptimizer, SgdConfig};
 use clap::ValueEnum;
+use gradnorm::{LogError, RunLog};
 use layers::Scale;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::{Map, Value};
 
 use crate::backend::Backend;
 use crate::data::TASK;
@@ -20,10 +24,10 @@ use crate::{Error, MEASURED_SAMPLES};
 /// let config = RunConfig { d_k: 64, seed: 3, ..RunConfig::default() };
 /// assert_eq!(config.check().unwrap().lr(), 1e-3);
 /// ```
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunConfig {
     /// The factor on the scores.
-    #[serde(serialize_with = "by_name")]
+    #[serde(serialize_with = "by_name", deserialize_with = "from_name")]
     pub scale: Scale,
     /// The width of one head.
     pub d_k: usize,
@@ -54,7 +58,7 @@ pub struct RunConfig {
 }
 
 /// Ends a run that has learned its task.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stop {
     /// The accuracy that counts as learned, as a mean over `window` batches.
     pub accuracy: f64,
@@ -65,7 +69,7 @@ pub struct Stop {
 }
 
 /// The optimizers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum OptimizerKind {
     /// [Adam](https://arxiv.org/abs/1412.6980) with that paper's constants.
@@ -179,6 +183,32 @@ impl RunConfig {
         Ok(self)
     }
 
+    /// The config of the run in a directory, as its `config.json` states it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Log`] if the directory holds no run, or its config is none of this program's.
+    pub fn of_run(dir: &Path) -> Result<Self, Error> {
+        Self::from_fields(RunLog::read_config(dir)?, dir)
+    }
+
+    /// The config that the fields of a directory's `config.json` state.
+    pub(crate) fn from_fields(fields: Map<String, Value>, dir: &Path) -> Result<Self, Error> {
+        let bad = |why: serde_json::Error| LogError::BadConfig {
+            path: dir.join("config.json"),
+            why: why.to_string(),
+        };
+        Ok(serde_json::from_value(Value::Object(fields)).map_err(bad)?)
+    }
+
+    /// The fields of `config.json`.
+    pub(crate) fn fields(&self) -> Map<String, Value> {
+        match serde_json::to_value(self.description()) {
+            Ok(Value::Object(fields)) => fields,
+            _ => unreachable!("a config is an object with string keys"),
+        }
+    }
+
     /// The content of `config.json`.
     pub(crate) fn description(&self) -> impl Serialize {
         #[derive(Serialize)]
@@ -216,6 +246,11 @@ fn refused(argument: &'static str, value: impl ToString, why: &str) -> Error {
 /// A scale as a log states it: `inv_sqrt_dim`, `fixed:0.125`.
 pub(crate) fn by_name<S: Serializer>(scale: &Scale, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(scale)
+}
+
+fn from_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Scale, D::Error> {
+    let name = String::deserialize(deserializer)?;
+    name.parse().map_err(serde::de::Error::custom)
 }
 
 #[cfg(test)]

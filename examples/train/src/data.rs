@@ -115,6 +115,17 @@ impl Samples {
         let stream = crate::random::Stream::Measurement;
         Self(crate::random::generator(seed, stream))
     }
+
+    /// How much of the sequence was drawn, in words of the generator.
+    pub(crate) fn position(&self) -> u128 {
+        self.0.get_word_pos()
+    }
+
+    /// The same sequence from a [`position`](Self::position) on.
+    pub(crate) fn at(mut self, position: u128) -> Self {
+        self.0.set_word_pos(position);
+        self
+    }
 }
 
 impl Iterator for Samples {
@@ -171,6 +182,18 @@ mod tests {
         assert_ne!(draw(4), draw(5));
         let measured: Vec<_> = Samples::measurement(4).take(3).collect();
         assert_ne!(draw(4), measured);
+    }
+
+    #[test]
+    fn a_sequence_goes_on_from_where_it_was_left() {
+        // Sums of odd numbers of words, so that a block of the generator ends within a sample.
+        for drawn in [0, 1, 2, 77] {
+            let mut samples = Samples::training(4);
+            samples.by_ref().take(drawn).for_each(drop);
+            let resumed = Samples::training(4).at(samples.position());
+            let rest: Vec<Sample> = samples.take(5).collect();
+            assert_eq!(resumed.take(5).collect::<Vec<_>>(), rest);
+        }
     }
 
     #[test]

@@ -36,6 +36,41 @@ pub enum Error {
     /// The folder for the results holds something already.
     #[error("--out {}: not empty; choose a folder that is new or empty", .0.display())]
     NotEmpty(PathBuf),
+    /// A run was to start where the checkpoint of another one is.
+    #[error("{}: another run's; remove it, or choose another folder", .0.display())]
+    StaleCheckpoint(PathBuf),
+    /// A checkpoint cannot be loaded, or is of another run.
+    #[error("{}: cannot go on from this checkpoint: {why}", path.display())]
+    Checkpoint {
+        /// The file of the checkpoint at fault.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A run was to be resumed that another version or program made.
+    #[error("{}: its {name} is {stored}, but this program's is {own}", dir.display())]
+    NotOurs {
+        /// The run.
+        dir: PathBuf,
+        /// A field of its `config.json`.
+        name: String,
+        /// What that holds.
+        stored: String,
+        /// What it would have to hold.
+        own: String,
+    },
+    /// A log has not the lines that its run's checkpoint goes on from.
+    #[error(
+        "{}: the log has no line of step {step} in its place, though {} goes on after it; to make \
+         the run again from its beginning, remove the checkpoint", dir.display(), checkpoint.display())]
+    Uncovered {
+        /// The run.
+        dir: PathBuf,
+        /// The first step without its line.
+        step: u64,
+        /// The checkpoint.
+        checkpoint: PathBuf,
+    },
     /// There are fewer than two runs that can be compared.
     #[error("nothing to compare: of {given} runs, {comparable} can be compared with the first")]
     NothingToCompare {
@@ -44,6 +79,12 @@ pub enum Error {
         /// How many of them are left, the first included.
         comparable: usize,
     },
+    /// A run was given more than once.
+    #[error("{}: given twice", .0.display())]
+    GivenTwice(PathBuf),
+    /// No arm has a run that can be paired with one of the first.
+    #[error("nothing to compare: no two runs of different arms have the same {0}")]
+    NoPairs(String),
     /// The operating system refused.
     #[error("{}: cannot {action}: {source}", path.display())]
     Io {

@@ -4,14 +4,17 @@
 //! ```text
 //! cargo run --release -p train                                  # both arms, plots, a table
 //! cargo run --release -p train -- run --scale unscaled          # one run
+//! cargo run --release -p train -- run --resume runs/A           # goes on with it
 //! cargo run --release -p train -- compare runs/A runs/B         # logs side by side
+//! cargo run --release -p train -- tensorboard runs/A --out B    # logs for TensorBoard
 //! cargo run --release -p train -- figures                       # worked numbers and theory
 //! ```
 //!
 //! The task is associative recall: 16 pairs of a key and a value, a question that is one of the
 //! keys, and its value as the answer ([`Sample`], [`Batch`]). The model is embeddings, attention
 //! and a projection to the answer ([`Model`]). [`train`] is the loop; what it records of a step is
-//! a [`Record`], and [`train_in`] writes those to a run's log. [`Comparison`] runs both arms at
+//! a [`Record`], and [`train_in`] writes those to a run's log; [`start_in`] and [`resume_in`] also
+//! keep a [`Checkpoint`]. [`Comparison`] runs both arms at
 //! several sizes and seeds, [`rows`] makes its table and [`findings`] puts that into words.
 //!
 //! Weights, batches and the measured samples are drawn on the host from the seed (ChaCha with 8
@@ -32,7 +35,9 @@
 //! # Ok::<(), train::Error>(())
 //! ```
 
+mod arguments;
 mod backend;
+mod checkpoint;
 pub mod cli;
 mod comparison;
 mod config;
@@ -45,10 +50,13 @@ mod progress;
 mod random;
 mod record;
 mod report;
+mod resume;
 mod summary;
+mod tensorboard;
 mod training;
 
 pub use backend::Backend;
+pub use checkpoint::Checkpoint;
 pub use comparison::{Comparison, folder};
 pub use config::{OptimizerKind, RunConfig, Stop};
 pub use data::{Batch, KEYS, PAIRS, Sample, Samples, TASK, TOKENS, VALUES};
@@ -58,6 +66,7 @@ pub use model::{Block, Init, Model, ModelConfig};
 pub use plot::draw;
 pub use record::{GradNorm, Record};
 pub use report::{findings, table};
+pub use resume::{Resumed, resume_in, start_in};
 pub use summary::{Measured, Quantity, Row, Spread, rows};
 pub use training::{Progress, Run, loss, measure, train, train_in};
 

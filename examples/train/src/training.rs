@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use burn::nn::loss::CrossEntropyLoss;
-use burn::optim::GradientsParams;
+use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, Gradients, Tensor};
 use gradnorm::{GradientNorms, RunWriter};
 use layers::{AttentionStatistics, Probe};
@@ -21,7 +21,7 @@ use crate::{Error, MEASURED_SAMPLES};
 pub struct Run {
     /// What was run.
     pub config: RunConfig,
-    /// The logged steps.
+    /// The logged steps; of a run with checkpoints, which may be long, the last of them alone.
     pub records: Vec<Record>,
     /// The first step at which the mean accuracy of the last batches was that of [`Stop`].
     pub learned_at: Option<u64>,
@@ -33,7 +33,8 @@ pub struct Run {
 
 /// Trains in a directory, which gets `config.json` and, step by step, `metrics.jsonl`.
 ///
-/// `watch` is called after each step.
+/// `watch` is called after each step. There are no checkpoints; see [`start_in`](crate::start_in)
+/// for a run that is to survive an interruption.
 ///
 /// # Errors
 ///
@@ -47,13 +48,15 @@ pub fn train_in(
 ) -> Result<Run, Error> {
     let config = config.clone().check()?;
     let mut log = RunWriter::create(dir, &config.description())?;
-    train(&config, device, |progress| {
+    let run = train(&config, device, |progress| {
         if let Some(record) = progress.record {
             log.append(record)?;
         }
         watch(progress);
         Ok(())
-    })
+    })?;
+    log.sync()?;
+    Ok(run)
 }
 
 /// Where a run is.
@@ -80,60 +83,104 @@ pub fn train(
     device: &Device,
     mut each: impl FnMut(&Progress) -> Result<(), Error>,
 ) -> Result<Run, Error> {
-    let started = Instant::now();
-    let mut model = config
-        .model()
-        .try_init(config.init, config.seed, device)
-        .map_err(|why| Error::Argument {
-            argument: "scale",
-            value: config.scale.to_string(),
-            why: why.to_string(),
-        })?;
-    let mut optimizer = config.optimizer();
-    let mut samples = Samples::training(config.seed);
-    let mut learning = Learning::new(config.stop.unwrap_or_default());
+    let start = State::start(config, device)?;
     let mut records = Vec::new();
-    let mut step = 0;
-    while step < config.steps && !(config.stop.is_some() && learning.is_over(step)) {
-        let drawn: Vec<_> = samples.by_ref().take(config.batch).collect();
-        let batch = Batch::new(&drawn, device);
-        let logged = step % config.log_every == 0;
-        let probed = logged && step % config.probe_every == 0;
+    let run = go_on(start, config, device, |_, progress| {
+        records.extend(progress.record.cloned());
+        each(progress)
+    })?;
+    Ok(Run { records, ..run })
+}
 
-        let pass = Pass::of(&model, &batch, probed && step > 0);
+/// A run between two steps: all that the steps to come depend on, beside its config.
+///
+/// Burn's random generators are no part of it: they are used for initial weights alone.
+pub(crate) struct State {
+    /// How many steps were taken.
+    pub step: u64,
+    pub model: Model,
+    pub optimizer: ModuleOptimizer,
+    pub samples: Samples,
+    pub learning: Learning,
+}
+
+impl State {
+    pub fn start(config: &RunConfig, device: &Device) -> Result<Self, Error> {
+        let model = config.model();
+        let model = model
+            .try_init(config.init, config.seed, device)
+            .map_err(|why| Error::Argument {
+                argument: "scale",
+                value: config.scale.to_string(),
+                why: why.to_string(),
+            })?;
+        Ok(Self {
+            step: 0,
+            model,
+            optimizer: config.optimizer(),
+            samples: Samples::training(config.seed),
+            learning: Learning::new(config.stop.unwrap_or_default()),
+        })
+    }
+
+    /// Whether no step is to be taken any more.
+    pub fn is_over(&self, config: &RunConfig) -> bool {
+        self.learning.is_over(self.step, config)
+    }
+}
+
+/// Takes the steps that are left, and calls `each` after every one of them; only the last record is
+/// kept.
+pub(crate) fn go_on(
+    mut state: State,
+    config: &RunConfig,
+    device: &Device,
+    mut each: impl FnMut(&State, &Progress) -> Result<(), Error>,
+) -> Result<Run, Error> {
+    let started = Instant::now();
+    let mut last = None;
+    while !state.is_over(config) {
+        let step = state.step;
+        let drawn: Vec<_> = state.samples.by_ref().take(config.batch).collect();
+        let batch = Batch::new(&drawn, device);
+        let logged = step.is_multiple_of(config.log_every);
+        let probed = logged && step.is_multiple_of(config.probe_every);
+
+        let pass = Pass::of(&state.model, &batch, probed && step > 0);
         let (loss, accuracy) = (pass.loss(), pass.accuracy(&batch));
-        learning.add(step, accuracy);
+        state.learning.add(step, accuracy);
         if logged {
-            records.push(Record {
+            last = Some(Record {
                 step,
                 loss,
                 accuracy,
                 scale: config.scale,
                 d_k: config.d_k,
                 seed: config.seed,
-                grad_norm: GradNorm::from(GradientNorms::of(&model, &pass.gradients)),
+                grad_norm: GradNorm::from(GradientNorms::of(&state.model, &pass.gradients)),
                 attention: match (probed, step) {
                     (false, _) => None,
-                    (true, 0) => Some(measure(&model, config.seed, device)),
+                    (true, 0) => Some(measure(&state.model, config.seed, device)),
                     (true, _) => Some(pass.attention()),
                 },
             });
         }
-        let gradients = GradientsParams::from_grads(pass.gradients, &model);
-        model = optimizer.step(config.lr(), model, gradients);
+        let gradients = GradientsParams::from_grads(pass.gradients, &state.model);
+        state.model = state.optimizer.step(config.lr(), state.model, gradients);
+        state.step += 1;
 
-        each(&Progress {
+        let progress = Progress {
             step,
-            accuracy: learning.mean(),
-            record: records.last().filter(|_| logged),
-        })?;
-        step += 1;
+            accuracy: state.learning.mean(),
+            record: last.as_ref().filter(|_| logged),
+        };
+        each(&state, &progress)?;
     }
     Ok(Run {
         config: config.clone(),
-        records,
-        learned_at: learning.learned_at,
-        steps: step,
+        records: last.into_iter().collect(),
+        learned_at: state.learning.learned_at,
+        steps: state.step,
         took: started.elapsed(),
     })
 }
@@ -199,14 +246,15 @@ pub fn loss(logits: Tensor<2>, batch: &Batch) -> Tensor<1> {
 }
 
 /// The running mean of the accuracy, and when it came to that of [`Stop`].
-struct Learning {
+pub(crate) struct Learning {
     stop: Stop,
-    last: VecDeque<f64>,
-    learned_at: Option<u64>,
+    /// The accuracy of the last batches, at most as many as the mean is over.
+    pub last: VecDeque<f64>,
+    pub learned_at: Option<u64>,
 }
 
 impl Learning {
-    fn new(stop: Stop) -> Self {
+    pub fn new(stop: Stop) -> Self {
         Self {
             stop,
             last: VecDeque::with_capacity(stop.window),
@@ -214,7 +262,7 @@ impl Learning {
         }
     }
 
-    fn add(&mut self, step: u64, accuracy: f64) {
+    pub fn add(&mut self, step: u64, accuracy: f64) {
         if self.last.len() == self.stop.window {
             self.last.pop_front();
         }
@@ -229,9 +277,10 @@ impl Learning {
         self.last.iter().sum::<f64>() / self.last.len().max(1) as f64
     }
 
-    /// Whether no step is to be taken any more.
-    fn is_over(&self, step: u64) -> bool {
-        self.learned_at.is_some_and(|at| step > at + self.stop.then)
+    /// Whether `step` is not to be taken any more.
+    pub fn is_over(&self, step: u64, config: &RunConfig) -> bool {
+        let learned = |at| step > at + self.stop.then;
+        step >= config.steps || config.stop.is_some() && self.learned_at.is_some_and(learned)
     }
 }
 
@@ -241,16 +290,22 @@ mod tests {
 
     #[test]
     fn a_task_is_learned_at_the_last_batch_of_the_first_good_mean() {
-        let mut learning = Learning::new(Stop {
+        let stop = Stop {
             accuracy: 0.9,
             window: 2,
             then: 3,
-        });
+        };
+        let config = RunConfig {
+            stop: Some(stop),
+            ..RunConfig::default()
+        };
+        let mut learning = Learning::new(stop);
         for (step, accuracy) in [(0, 1.0), (1, 0.7), (2, 0.9), (3, 0.9), (4, 0.0)] {
             learning.add(step, accuracy);
         }
         assert_eq!(learning.learned_at, Some(3));
-        assert!(!learning.is_over(6));
-        assert!(learning.is_over(7));
+        assert!(!learning.is_over(6, &config));
+        assert!(learning.is_over(7, &config));
+        assert!(!learning.is_over(7, &RunConfig::default()));
     }
 }

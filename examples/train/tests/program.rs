@@ -95,6 +95,66 @@ fn the_program_alone_compares_both_arms_and_says_where_it_put_everything() {
 }
 
 #[test]
+fn a_run_is_resumed_with_its_own_arguments_and_those_that_are_given() {
+    let dir = tempfile::tempdir().unwrap();
+    let whole = [
+        "run",
+        "--d-k",
+        "4",
+        "--batch",
+        "4",
+        "--probe-every",
+        "2",
+        "--steps",
+        "5",
+    ];
+    let more = ["--seed", "5", "--lr", "0.01", "--out", "whole"];
+    succeeds(dir.path(), &[&whole[..], &more].concat());
+    run(dir.path(), "a", &["--seed", "5", "--lr", "0.01"]);
+    fn resumed<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
+        [&["run", "--resume", "a"], arguments].concat()
+    }
+    let before = fs::read(dir.path().join("a/metrics.jsonl")).unwrap();
+    assert_eq!(
+        succeeds(dir.path(), &resumed(&[])),
+        "a: finished, with 3 of at most 3 steps; nothing was changed\n"
+    );
+    for (arguments, expected) in [
+        (
+            &["--d-k", "64"][..],
+            "error: --d-k 64: the run in a has 4, and a run goes on as it was started\n",
+        ),
+        (
+            &["--steps", "2"],
+            "error: --steps 2: the run in a has 3, and steps can only be raised\n",
+        ),
+        (&["--steps", "0"], "error: --steps 0: must be at least 1\n"),
+    ] {
+        assert_eq!(fails(dir.path(), &resumed(arguments)), expected);
+    }
+    let message = fails(dir.path(), &resumed(&["--out", "b"]));
+    assert!(message.contains("cannot be used with"), "{message}");
+    assert_eq!(
+        fails(dir.path(), &["run", "--resume", "nowhere"]),
+        "error: nowhere: holds no run: it has no config.json\n"
+    );
+    assert_eq!(
+        fs::read(dir.path().join("a/metrics.jsonl")).unwrap(),
+        before
+    );
+
+    let out = succeeds(dir.path(), &resumed(&["--steps", "5", "--seed", "5"]));
+    assert!(
+        out.starts_with("Went on with step 3\nstep 4: loss "),
+        "{out}"
+    );
+    for file in ["metrics.jsonl", "config.json"] {
+        let read = |run: &str| fs::read_to_string(dir.path().join(run).join(file)).unwrap();
+        assert_eq!(read("a"), read("whole"));
+    }
+}
+
+#[test]
 fn runs_are_compared_in_every_format() {
     let dir = tempfile::tempdir().unwrap();
     run(dir.path(), "a", &[]);
@@ -120,6 +180,143 @@ fn runs_are_compared_in_every_format() {
         csv.starts_with("quantity,step,run,value,ratio\nloss,0,a,"),
         "{csv}"
     );
+}
+
+#[test]
+fn several_runs_an_arm_are_compared_in_pairs() {
+    let dir = tempfile::tempdir().unwrap();
+    for seed in ["0", "1", "2"] {
+        run(dir.path(), &format!("scaled-{seed}"), &["--seed", seed]);
+        let more = ["--seed", seed, "--scale", "unscaled"];
+        run(dir.path(), &format!("unscaled-{seed}"), &more);
+    }
+    let arms = [
+        "compare",
+        "--arm",
+        "scaled",
+        "scaled-0",
+        "scaled-1",
+        "scaled-2",
+        "--arm",
+        "unscaled",
+        // In another order: pairs go by the seed.
+        "unscaled-2",
+        "unscaled-1",
+        "unscaled-0",
+    ];
+    let table = succeeds(dir.path(), &arms);
+    for expected in [
+        "unscaled against scaled: 3 pairs by seed (0, 1, 2); they differ in scale, factor\n",
+        "pairs",
+        "unscaled - scaled",
+        "95 % interval",
+        "unscaled / scaled",
+        "accuracy >= 0.9 (mean of 20)",
+    ] {
+        assert!(table.contains(expected), "{table}");
+    }
+
+    let json = succeeds(dir.path(), &[&arms[..], &["--format", "json"]].concat());
+    let json: Value = serde_json::from_str(&json).unwrap();
+    let norms = |arm: &str| -> Vec<f64> {
+        let norm = |seed| {
+            let log = RunLog::read(dir.path().join(format!("{arm}-{seed}"))).unwrap();
+            log.lines()[0].number("grad_norm.query").unwrap()
+        };
+        (0..3).map(norm).collect()
+    };
+    let (scaled, unscaled) = (norms("scaled"), norms("unscaled"));
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / 3.0;
+    let quantities = json["against"][0]["quantities"].as_array().unwrap();
+    let query = quantities
+        .iter()
+        .find(|quantity| quantity["name"] == "grad_norm.query")
+        .unwrap();
+    let row = &query["rows"][0];
+    let near = |value: &Value, expected: f64| {
+        let value = value.as_f64().unwrap();
+        assert!((value / expected - 1.0).abs() < 1e-9, "{value} {expected}");
+    };
+    assert_eq!(row["pairs"], 3);
+    near(&row["reference"], mean(&scaled));
+    near(&row["arm"], mean(&unscaled));
+    near(&row["difference"]["mean"], mean(&unscaled) - mean(&scaled));
+    assert!(row["ratio"]["interval"][0].as_f64() < row["ratio"]["interval"][1].as_f64());
+
+    for (arguments, expected) in [
+        (
+            &arms[..6],
+            "error: --arm scaled: there must be another --arm to compare it with\n",
+        ),
+        (
+            &[
+                "compare", "--arm", "a", "scaled-0", "--arm", "a", "scaled-1",
+            ],
+            "error: --arm a: given twice; name all its runs at once\n",
+        ),
+        (
+            &["compare", "--arm", "a", "scaled-0", "--arm", "b", "nowhere"],
+            "error: nowhere: holds no run: it has no config.json\n",
+        ),
+        (
+            &[
+                "compare", "--arm", "a", "scaled-0", "--arm", "b", "scaled-1",
+            ],
+            "error: nothing to compare: no two runs of different arms have the same seed\n",
+        ),
+    ] {
+        assert_eq!(fails(dir.path(), arguments), expected);
+    }
+    for (arguments, expected) in [
+        (&["compare", "--arm", "a"][..], "--arm"),
+        (&["compare", "x", "y", "--arm", "a", "b"], "cannot be used"),
+        (&["compare", "x", "y", "--pair-by", "lr"], "cannot be used"),
+    ] {
+        let message = fails(dir.path(), arguments);
+        assert!(message.contains(expected), "{message}");
+    }
+}
+
+#[test]
+fn logs_are_written_for_tensorboard_into_a_folder_a_run() {
+    let dir = tempfile::tempdir().unwrap();
+    run(dir.path(), "a", &[]);
+    let event_file = |run: &str| dir.path().join(run).join("events.out.tfevents.gradnorm");
+    assert_eq!(
+        succeeds(dir.path(), &["tensorboard", "a", "--out", "board"]),
+        "1 run; to see it: tensorboard --logdir board\n"
+    );
+    let first = fs::read(event_file("board/a")).unwrap();
+
+    // A second one beside it, and half a line in the first.
+    run(dir.path(), "b", &["--seed", "1"]);
+    let log = dir.path().join("a/metrics.jsonl");
+    let torn = fs::read_to_string(&log).unwrap() + "{\"step\": 9, \"lo";
+    fs::write(&log, torn).unwrap();
+    let output = train(dir.path(), &["tensorboard", "a", "b", "--out", "board"]);
+    assert_eq!(
+        text(&output.stdout),
+        "2 runs; to see them: tensorboard --logdir board\n"
+    );
+    assert_eq!(
+        text(&output.stderr),
+        "note: left out: a/metrics.jsonl: line 4: half-written: not JSON at column 15: EOF while \
+         parsing a string\n"
+    );
+    assert_eq!(fs::read(event_file("board/a")).unwrap(), first);
+    assert_ne!(fs::read(event_file("board/b")).unwrap(), first);
+
+    for (arguments, expected) in [
+        (&["a", "b", "a"][..], "error: a: given twice\n"),
+        (
+            &["nowhere"],
+            "error: nowhere: holds no run: it has no config.json\n",
+        ),
+    ] {
+        let arguments = [&["tensorboard", "--out", "other"], arguments].concat();
+        assert_eq!(fails(dir.path(), &arguments), expected);
+    }
+    assert!(!dir.path().join("other").exists());
 }
 
 #[test]

@@ -12,10 +12,7 @@ pub(super) fn align(
     thresholds: &[Threshold],
     notes: &mut Vec<Note>,
 ) -> Vec<Quantity> {
-    let names = quantity_names(runs, patterns);
-    let asked = thresholds.iter().map(Threshold::quantity);
-    let expected: IndexSet<&str> = names.iter().copied().chain(asked).collect();
-    note_missing(runs, &expected, notes);
+    let names = expected_names(runs, patterns, thresholds, notes);
     note_disjoint(runs, &names, notes);
     names
         .iter()
@@ -25,6 +22,20 @@ pub(super) fn align(
         })
         .filter(|quantity| !quantity.rows.is_empty())
         .collect()
+}
+
+/// The names of what is to be compared; runs that lack one, or what a threshold is of, are noted.
+pub(super) fn expected_names<'a>(
+    runs: &'a [Series],
+    patterns: &'a [PathPattern],
+    thresholds: &[Threshold],
+    notes: &mut Vec<Note>,
+) -> Vec<&'a str> {
+    let names = quantity_names(runs, patterns);
+    let asked = thresholds.iter().map(Threshold::quantity);
+    let expected: IndexSet<&str> = names.iter().copied().chain(asked).collect();
+    note_missing(runs, &expected, notes);
+    names.into_iter().collect()
 }
 
 /// The names of what is to be compared: those that any run has, and those asked for in full.
@@ -74,7 +85,7 @@ fn note_missing(runs: &[Series], expected: &IndexSet<&str>, notes: &mut Vec<Note
     }
 }
 
-fn note_disjoint(runs: &[Series], names: &IndexSet<&str>, notes: &mut Vec<Note>) {
+fn note_disjoint(runs: &[Series], names: &[&str], notes: &mut Vec<Note>) {
     let Some((reference, others)) = runs.split_first() else {
         return;
     };

@@ -1,7 +1,9 @@
 //! Several runs side by side.
 
 mod align;
+mod arms;
 mod csv;
+mod estimate;
 mod note;
 mod series;
 mod table;
@@ -15,10 +17,15 @@ use serde::Serialize;
 use crate::{PathPattern, RunLog, json};
 use series::Series;
 
+pub use arms::{
+    Against, Arm, ArmComparison, Pair, Paired, PairedFirstStep, PairedQuantity, PairedRow,
+};
+pub use estimate::Estimate;
 pub use note::{Note, Reason};
 pub use threshold::{FirstStep, Threshold};
 
-/// What to compare of several runs; begin with [`Compare::new`], end with [`of`](Self::of).
+/// What to compare of several runs; begin with [`Compare::new`], end with [`of`](Self::of), or
+/// with [`of_arms`](Self::of_arms) where there are several runs of each kind.
 ///
 /// # Example
 ///
@@ -46,16 +53,27 @@ pub use threshold::{FirstStep, Threshold};
 /// println!("{}", comparison.render(Format::Table));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Compare {
     quantities: Vec<PathPattern>,
     thresholds: Vec<Threshold>,
+    pair_by: String,
+}
+
+impl Default for Compare {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl Compare {
     /// Compares all quantities and looks for no threshold.
     pub fn new() -> Self {
-        Self::default()
+        Self {
+            quantities: Vec::new(),
+            thresholds: Vec::new(),
+            pair_by: "seed".to_string(),
+        }
     }
 
     /// Compares these quantities, and no others but those of further calls.
@@ -86,7 +104,7 @@ impl Compare {
         let first_steps = self
             .thresholds
             .iter()
-            .flat_map(|threshold| threshold.first_steps(&series))
+            .flat_map(|threshold| threshold.first_steps(&series.iter().collect::<Vec<_>>()))
             .collect();
         Comparison {
             runs: series.into_iter().map(|run| run.name).collect(),

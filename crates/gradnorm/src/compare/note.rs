@@ -46,6 +46,38 @@ pub enum Reason {
         /// The quantities.
         quantities: Vec<String>,
     },
+    /// The run is left out: its config has nothing at the field that runs are paired by.
+    NoPairField {
+        /// The field.
+        field: String,
+    },
+    /// The run is left out: another run of its arm has the same seed.
+    PairedAlready {
+        /// The field that runs are paired by.
+        field: String,
+        /// What both have there, as JSON.
+        key: String,
+        /// The arm.
+        arm: String,
+        /// The other run's name.
+        other: String,
+    },
+    /// Another arm has no run of this one's seed.
+    NoPartner {
+        /// The field that runs are paired by.
+        field: String,
+        /// What the run has there, as JSON.
+        key: String,
+        /// The other arm.
+        arm: String,
+    },
+    /// The run differs from the first of its arm in more than the seed.
+    OtherConfig {
+        /// The fields of its config.
+        fields: Vec<String>,
+        /// The first run's name.
+        reference: String,
+    },
     /// Lines of the run's log could not be read; the numbers of the lines, from 1.
     BadLines(Vec<usize>),
 }
@@ -55,7 +87,11 @@ impl Note {
     pub fn excluded(&self) -> bool {
         matches!(
             self.reason,
-            Reason::NoLines | Reason::OtherTask { .. } | Reason::NoCommonStep { .. }
+            Reason::NoLines
+                | Reason::OtherTask { .. }
+                | Reason::NoCommonStep { .. }
+                | Reason::NoPairField { .. }
+                | Reason::PairedAlready { .. }
         )
     }
 }
@@ -92,6 +128,23 @@ impl Display for Reason {
                 f,
                 "it shares no step with {reference} at which both have {}",
                 quantities.join(", ")
+            ),
+            Self::NoPairField { field } => {
+                write!(f, "its config has no {field} to pair it by")
+            }
+            Self::PairedAlready {
+                field,
+                key,
+                arm,
+                other,
+            } => write!(f, "{other} is of {arm} and has the same {field}, {key}"),
+            Self::NoPartner { field, key, arm } => {
+                write!(f, "no run of {arm} has its {field}, {key}")
+            }
+            Self::OtherConfig { fields, reference } => write!(
+                f,
+                "it differs from {reference}, of the same arm, in {}",
+                fields.join(", ")
             ),
             Self::BadLines(lines) => {
                 let lines: Vec<String> = lines.iter().map(ToString::to_string).collect();

@@ -13,12 +13,21 @@ const TASK_FIELD: &str = "task";
 
 /// One run: each of its quantities by step, in the order in which the log first has them.
 pub(super) struct Series {
+    /// Its place among the logs given.
+    pub(super) place: usize,
     pub(super) name: String,
     pub(super) quantities: IndexMap<String, BTreeMap<u64, f64>>,
 }
 
 impl Series {
-    fn new(name: String, log: &RunLog) -> Self {
+    pub(super) fn note(&self, reason: Reason) -> Note {
+        Note {
+            run: self.name.clone(),
+            reason,
+        }
+    }
+
+    fn new(place: usize, name: String, log: &RunLog) -> Self {
         let mut quantities: IndexMap<String, BTreeMap<u64, f64>> = IndexMap::new();
         for line in log.lines() {
             line.for_each_number(|path, value| match quantities.get_mut(path) {
@@ -32,7 +41,11 @@ impl Series {
             });
         }
         quantities.retain(|name, _| !NOT_QUANTITIES.contains(&name.as_str()));
-        Self { name, quantities }
+        Self {
+            place,
+            name,
+            quantities,
+        }
     }
 }
 
@@ -40,7 +53,7 @@ impl Series {
 pub(super) fn comparable(logs: &[RunLog], notes: &mut Vec<Note>) -> Vec<Series> {
     let mut reference: Option<(&RunLog, String)> = None;
     let mut comparable = Vec::new();
-    for (log, name) in logs.iter().zip(names(logs)) {
+    for (place, (log, name)) in logs.iter().zip(names(logs)).enumerate() {
         if !log.bad_lines().is_empty() {
             notes.push(Note {
                 run: name.clone(),
@@ -52,7 +65,7 @@ pub(super) fn comparable(logs: &[RunLog], notes: &mut Vec<Note>) -> Vec<Series> 
             continue;
         }
         reference.get_or_insert_with(|| (log, name.clone()));
-        comparable.push(Series::new(name, log));
+        comparable.push(Series::new(place, name, log));
     }
     comparable
 }

@@ -2,22 +2,15 @@
 
 use std::fmt::{self, Write};
 
-use super::{Comparison, Quantity, Row};
+use super::{Comparison, Note, Quantity, Row};
 
 /// How many rows of a quantity are shown.
 const MAX_ROWS: usize = 10;
 const SIGNIFICANT_DIGITS: i32 = 5;
-const NO_VALUE: &str = "-";
+pub(super) const NO_VALUE: &str = "-";
 
 pub(super) fn write(comparison: &Comparison, out: &mut impl Write) -> fmt::Result {
-    let mut blocks = Vec::new();
-    if !comparison.notes.is_empty() {
-        let notes = comparison
-            .notes
-            .iter()
-            .map(|note| format!("note: {note}\n"));
-        blocks.push(notes.collect());
-    }
+    let mut blocks: Vec<String> = notes(&comparison.notes).into_iter().collect();
     let columns = columns(&comparison.runs);
     if comparison.quantities.is_empty() {
         blocks.push("no quantity to compare\n".to_string());
@@ -29,6 +22,12 @@ pub(super) fn write(comparison: &Comparison, out: &mut impl Write) -> fmt::Resul
         blocks.push(first_steps_block(comparison, &columns));
     }
     out.write_str(&blocks.join("\n"))
+}
+
+/// The notes, if there are any.
+pub(super) fn notes(notes: &[Note]) -> Option<String> {
+    let lines = notes.iter().map(|note| format!("note: {note}\n"));
+    (!notes.is_empty()).then(|| lines.collect())
 }
 
 /// The runs, and the ratios of all but the first.
@@ -84,14 +83,14 @@ fn same(a: &[Option<f64>], b: &[Option<f64>]) -> bool {
 }
 
 /// At most [`MAX_ROWS`] rows: the first, the last, and some evenly between them.
-fn spread(rows: &[Row]) -> impl Iterator<Item = &Row> {
+pub(super) fn spread<T>(rows: &[T]) -> impl Iterator<Item = &T> {
     let shown = rows.len().min(MAX_ROWS);
     let gaps = shown.saturating_sub(1).max(1);
     (0..shown).map(move |i| &rows[i * (rows.len() - 1) / gaps])
 }
 
 /// Columns of equal width, two spaces apart: the first to the left, the others to the right.
-fn align(lines: &[Vec<String>]) -> String {
+pub(super) fn align(lines: &[Vec<String>]) -> String {
     let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max();
     let widths: Vec<usize> = (0..lines[0].len()).filter_map(width).collect();
     let mut out = String::new();
@@ -105,7 +104,7 @@ fn align(lines: &[Vec<String>]) -> String {
     out
 }
 
-fn number(value: &Option<f64>) -> String {
+pub(super) fn number(value: &Option<f64>) -> String {
     let Some(value) = *value else {
         return NO_VALUE.to_string();
     };

@@ -78,12 +78,12 @@ impl Threshold {
     }
 
     /// One entry for single values and, if a window is set, one for the mean.
-    pub(super) fn first_steps(&self, runs: &[Series]) -> Vec<FirstStep> {
+    pub(super) fn first_steps(&self, runs: &[&Series]) -> Vec<FirstStep> {
         [Some(1), self.window]
             .into_iter()
             .flatten()
             .map(|window| {
-                let first = |run: &Series| {
+                let first = |run: &&Series| {
                     let by_step = run.quantities.get(&self.quantity)?;
                     first_step(by_step, window, |mean| self.reached(mean))
                 };

@@ -8,12 +8,15 @@ mod writer;
 
 pub use error::{BadLine, LogError};
 pub use reader::{LogLine, RunLog};
+pub(crate) use value::find;
 pub use writer::RunWriter;
+#[cfg(feature = "tensorboard")]
+pub(crate) use writer::io_error;
 
 /// The version of the log format that this crate writes, and the newest that it reads.
 pub const SCHEMA_VERSION: u64 = 1;
 
-const CONFIG_FILE: &str = "config.json";
+pub(crate) const CONFIG_FILE: &str = "config.json";
 const METRICS_FILE: &str = "metrics.jsonl";
-const SCHEMA_FIELD: &str = "schema";
-const STEP_FIELD: &str = "step";
+pub(crate) const SCHEMA_FIELD: &str = "schema";
+pub(crate) const STEP_FIELD: &str = "step";

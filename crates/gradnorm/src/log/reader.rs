@@ -70,20 +70,60 @@ impl RunLog {
     /// that this version does not know; [`LogError::Io`] for what the operating system refuses.
     pub fn read(dir: impl AsRef<Path>) -> Result<Self, LogError> {
         let dir = dir.as_ref();
-        let config = read_config(dir)?;
-        let mut log = Self {
+        let config = Self::read_config(dir)?;
+        let (mut lines, mut bad_lines) = (Vec::new(), Vec::new());
+        Self::scan(dir, |line| match line {
+            Ok(line) => lines.push(line),
+            Err(line) => bad_lines.push(line),
+        })?;
+        Ok(Self {
             dir: dir.into(),
             config,
-            lines: Vec::new(),
-            bad_lines: Vec::new(),
-        };
-        log.read_lines()?;
-        Ok(log)
+            lines,
+            bad_lines,
+        })
     }
 
-    fn read_lines(&mut self) -> Result<(), LogError> {
-        let path = self.dir.join(METRICS_FILE);
-        let file = File::open(&path).map_err(|e| not_there(&self.dir, METRICS_FILE, e))?;
+    /// Reads the fields of `config.json` alone.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub fn read_config(dir: impl AsRef<Path>) -> Result<Map<String, Value>, LogError> {
+        let dir = dir.as_ref();
+        let path = dir.join(CONFIG_FILE);
+        let text = fs::read_to_string(&path).map_err(|e| not_there(dir, CONFIG_FILE, e))?;
+        value::parse_object(&text).map_err(|why| LogError::BadConfig { path, why })
+    }
+
+    /// Calls `each` with one line of a log after the other, of which only that one is kept in
+    /// memory: for logs that are too long to be [`read`](Self::read).
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use gradnorm::RunLog;
+    ///
+    /// # let parent = tempfile::tempdir()?;
+    /// # let dir = parent.path();
+    /// std::fs::write(dir.join("metrics.jsonl"), "{\"step\": 7}\n{\"step\": 8}\n{\"st")?;
+    ///
+    /// let mut steps = Vec::new();
+    /// RunLog::scan(dir, |line| steps.push(line.map(|line| line.step()).ok()))?;
+    /// assert_eq!(steps, [Some(7), Some(8), None]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn scan(
+        dir: impl AsRef<Path>,
+        mut each: impl FnMut(Result<LogLine, BadLine>),
+    ) -> Result<(), LogError> {
+        let dir = dir.as_ref();
+        let path = dir.join(METRICS_FILE);
+        let file = File::open(&path).map_err(|e| not_there(dir, METRICS_FILE, e))?;
         let mut file = BufReader::new(file);
         let mut bytes = Vec::new();
         for line in 1.. {
@@ -98,20 +138,20 @@ impl RunLog {
                 continue;
             }
             match value::parse_line(bytes.trim_ascii_end()) {
-                Ok(record) => self.lines.push(LogLine {
+                Ok(record) => each(Ok(LogLine {
                     line,
                     step: record.step,
                     fields: record.fields,
-                }),
+                })),
                 Err(Refusal::NewerSchema(found)) => {
                     return Err(LogError::NewerSchema { path, line, found });
                 }
-                Err(Refusal::Bad(why)) => self.bad_lines.push(BadLine {
+                Err(Refusal::Bad(why)) => each(Err(BadLine {
                     path: path.clone(),
                     line,
                     why,
                     torn: !bytes.ends_with(b"\n"),
-                }),
+                })),
             }
         }
         Ok(())
@@ -191,12 +231,6 @@ impl LogLine {
     pub fn for_each_number(&self, mut each: impl FnMut(&str, f64)) {
         value::for_each_number(&self.fields, &mut each);
     }
-}
-
-fn read_config(dir: &Path) -> Result<Map<String, Value>, LogError> {
-    let path = dir.join(CONFIG_FILE);
-    let text = fs::read_to_string(&path).map_err(|e| not_there(dir, CONFIG_FILE, e))?;
-    value::parse_object(&text).map_err(|why| LogError::BadConfig { path, why })
 }
 
 fn not_there(dir: &Path, file: &'static str, error: io::Error) -> LogError {

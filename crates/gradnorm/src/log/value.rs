@@ -116,7 +116,7 @@ fn descend(value: &Value, name: &str, path: &mut String, each: &mut impl FnMut(&
 }
 
 /// The value at a dotted path. A field's own name may have dots too, as parameters' paths do.
-pub(super) fn find<'a>(fields: &'a Map<String, Value>, path: &str) -> Option<&'a Value> {
+pub(crate) fn find<'a>(fields: &'a Map<String, Value>, path: &str) -> Option<&'a Value> {
     if let Some(value) = fields.get(path) {
         return Some(value);
     }

@@ -1,24 +1,27 @@
 //! Writing a run.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
 use super::append::LineAppender;
-use super::value::check_record;
+use super::value::{self, check_record};
 use super::{CONFIG_FILE, LogError, METRICS_FILE, SCHEMA_FIELD, SCHEMA_VERSION};
 use crate::json;
+
+/// What is to become `config.json`.
+const CONFIG_DRAFT: &str = ".config.json.tmp";
 
 /// Writes the log of one run: `config.json` once, then a line of `metrics.jsonl` for each record.
 ///
 /// Each record is one JSON object on one line, with the fields as they serialize and a field
 /// `schema` before them. It is handed to the operating system whole, in one write, before
 /// [`append`](Self::append) returns: a process that is killed loses at most the line it was
-/// writing. (A machine that loses power can lose more.) NaN and infinity, which JSON lacks, are
-/// written as the strings `"NaN"`, `"inf"` and `"-inf"`, and read back as numbers by
-/// [`RunLog`](crate::RunLog).
+/// writing. (A machine that loses power can lose what came after the last [`sync`](Self::sync).)
+/// NaN and infinity, which JSON lacks, are written as the strings `"NaN"`, `"inf"` and `"-inf"`, and
+/// read back as numbers by [`RunLog`](crate::RunLog).
 ///
 /// # Example
 ///
@@ -80,11 +83,33 @@ impl RunWriter {
         Ok(run)
     }
 
+    /// Whether a directory has nothing in it, or only what a process leaves that was killed in the
+    /// middle of [`create`](Self::create), before there was a run.
+    ///
+    /// # Errors
+    ///
+    /// [`LogError::Io`] if the directory cannot be read.
+    pub fn is_vacant(dir: impl AsRef<Path>) -> Result<bool, LogError> {
+        let dir = dir.as_ref();
+        let remains = |entry: io::Result<fs::DirEntry>| -> io::Result<bool> {
+            let entry = entry?;
+            let name = entry.file_name();
+            let empty_log = name == METRICS_FILE && entry.metadata()?.len() == 0;
+            Ok(empty_log || name == CONFIG_DRAFT)
+        };
+        fs::read_dir(dir)
+            .and_then(|mut entries| {
+                entries.try_fold(true, |so_far, entry| Ok(so_far && remains(entry)?))
+            })
+            .map_err(|e| io_error(dir, "read", e))
+    }
+
     /// Goes on with a run: what is appended comes after what is there, which is not touched.
     ///
     /// If the last line is half-written, the next one starts on a new line; the reader reports the
-    /// fragment as a bad line. A loop that goes back to a checkpoint may log steps a second time:
-    /// comparisons take the later line.
+    /// fragment as a bad line. A loop that goes back to a checkpoint takes away what it will log
+    /// again with [`cut_back`](Self::cut_back); if it does not, comparisons take the later line of
+    /// a step.
     ///
     /// # Errors
     ///
@@ -124,8 +149,9 @@ impl RunWriter {
     /// # Errors
     ///
     /// [`LogError::BadRecord`] if the value is not such an object or has a field `schema`, in which
-    /// case nothing is written; [`LogError::Io`] if the write fails. After a failed write, the next
-    /// record is still put on a line of its own.
+    /// case nothing is written; [`LogError::Io`] if the write fails. What a failed write (a full
+    /// disk) has left of its line is taken away again where that can be done; in any case, the next
+    /// record is put on a line of its own.
     pub fn append(&mut self, record: &(impl Serialize + ?Sized)) -> Result<(), LogError> {
         let line = record_line(record).map_err(|why| LogError::BadRecord {
             path: self.metrics.clone(),
@@ -134,6 +160,68 @@ impl RunWriter {
         self.lines
             .append(&line)
             .map_err(|e| io_error(&self.metrics, "append to", e))
+    }
+
+    /// Goes back to before a step: takes away the first record of `step` or a later one, and
+    /// everything after it; a half-written last line too.
+    ///
+    /// For a loop that goes on from a checkpoint and will log those steps again. The bytes of the
+    /// lines before stay as they are.
+    ///
+    /// # Errors
+    ///
+    /// [`LogError::Io`] for what the operating system refuses.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use gradnorm::{RunLog, RunWriter};
+    /// use serde_json::json;
+    ///
+    /// # let parent = tempfile::tempdir()?;
+    /// # let dir = parent.path().join("run");
+    /// let mut run = RunWriter::create(&dir, &json!({}))?;
+    /// for step in 0..5 {
+    ///     run.append(&json!({"step": step}))?;
+    /// }
+    /// run.cut_back(3)?;
+    /// run.append(&json!({"step": 3, "again": true}))?;
+    /// assert_eq!(RunLog::read(&dir)?.lines().len(), 4);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn cut_back(&mut self, step: u64) -> Result<(), LogError> {
+        let file = self.lines.get_mut();
+        let (len, mid_line) =
+            whole_before(file, step).map_err(|e| io_error(&self.metrics, "read", e))?;
+        self.lines
+            .cut(len, mid_line)
+            .map_err(|e| io_error(&self.metrics, "shorten", e))
+    }
+
+    /// Returns when everything appended so far is on the disk, and survives a loss of power.
+    ///
+    /// # Errors
+    ///
+    /// [`LogError::Io`] if the disk cannot take it; some file systems only say so here.
+    pub fn sync(&mut self) -> Result<(), LogError> {
+        let file = self.lines.get_mut();
+        file.sync_data()
+            .map_err(|e| io_error(&self.metrics, "bring to the disk", e))
+    }
+
+    /// Puts another config in the place of the run's, in one move: for a run that is to go on
+    /// longer than was planned.
+    ///
+    /// # Errors
+    ///
+    /// [`LogError::BadConfig`] if the config is no JSON object; [`LogError::Io`] for what the
+    /// operating system refuses. The config that is there stays.
+    pub fn replace_config(&mut self, config: &(impl Serialize + ?Sized)) -> Result<(), LogError> {
+        let path = self.dir.join(CONFIG_FILE);
+        match config_text(config) {
+            Ok(text) => write_config(&self.dir, &path, &text),
+            Err(why) => Err(LogError::BadConfig { path, why }),
+        }
     }
 
     /// The run's directory, as it was given.
@@ -190,7 +278,7 @@ fn record_line(record: &(impl Serialize + ?Sized)) -> Result<String, String> {
 }
 
 fn write_config(dir: &Path, path: &Path, text: &str) -> Result<(), LogError> {
-    let beside = dir.join(".config.json.tmp");
+    let beside = dir.join(CONFIG_DRAFT);
     let write = || {
         let mut file = File::create(&beside)?;
         file.write_all(text.as_bytes())?;
@@ -204,6 +292,29 @@ fn write_config(dir: &Path, path: &Path, text: &str) -> Result<(), LogError> {
     write().map_err(|e| io_error(path, "write", e))
 }
 
+/// The length of what comes before the first record of `step` or later, without a half-written last
+/// line; and whether the last line of that lacks its end.
+fn whole_before(file: &mut File, step: u64) -> io::Result<(u64, bool)> {
+    file.seek(SeekFrom::Start(0))?;
+    let mut lines = BufReader::new(file);
+    let (mut len, mut mid_line) = (0, false);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let read = lines.read_until(b'\n', &mut line)?;
+        let ended = line.ends_with(b"\n");
+        let goes = match value::parse_line(line.trim_ascii_end()) {
+            Ok(record) => record.step >= step,
+            Err(_) => !ended,
+        };
+        if read == 0 || goes {
+            return Ok((len, mid_line));
+        }
+        len += read as u64;
+        mid_line = !ended;
+    }
+}
+
 fn last_byte(file: &mut File) -> io::Result<u8> {
     let mut byte = [0];
     file.seek(SeekFrom::End(-1))?;
@@ -215,7 +326,7 @@ fn exists(path: &Path) -> Result<bool, LogError> {
     path.try_exists().map_err(|e| io_error(path, "look for", e))
 }
 
-pub(super) fn io_error(path: &Path, action: &'static str, source: io::Error) -> LogError {
+pub(crate) fn io_error(path: &Path, action: &'static str, source: io::Error) -> LogError {
     LogError::Io {
         path: path.into(),
         action,
