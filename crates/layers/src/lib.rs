@@ -3,7 +3,7 @@
 //!
 //! - [`ScaledDotProductAttention`]: attention on heads.
 //! - [`MultiHeadAttention`]: the same with projections around it.
-//! - [`Probe`]: what the softmax did, query by query.
+//! - [`Probes`] and [`Probe`]: what the softmax of each layer did, query by query.
 //!
 //! [`features`] lists every feature with an example and the names that others have for it.
 //!
@@ -40,7 +40,7 @@ mod mask;
 mod multi_head;
 mod op;
 mod position;
-mod probe;
+pub mod probe;
 mod qk_norm;
 mod rotary;
 mod rows;
@@ -58,7 +58,9 @@ pub use mask::{Alignment, Mask, Window};
 pub use multi_head::{MhaInput, MhaOutput, MultiHeadAttention, MultiHeadAttentionConfig};
 pub use op::Stage;
 pub use position::alibi_slopes;
-pub use probe::{AttentionStatistics, Probe, Quantiles, RowStatistics};
+pub use probe::{
+    AttentionStatistics, HeadStatistics, LayerStatistics, Probe, Probes, Quantiles, RowStatistics,
+};
 pub use qk_norm::{QkNorm, QkNormalization};
 pub use rotary::{RotaryConfig, RotaryEmbedding, RotaryLayout, RotaryScaling};
 pub use scale::Scale;
