@@ -4,6 +4,7 @@
 //! - [`ScaledDotProductAttention`]: attention on heads.
 //! - [`MultiHeadAttention`]: the same with projections around it.
 //! - [`Probes`] and [`Probe`]: what the softmax of each layer did, query by query.
+//! - [`Doctor`]: what looks wrong in that.
 //!
 //! [`features`] lists every feature with an example and the names that others have for it.
 //!
@@ -33,6 +34,7 @@
 
 mod attention;
 mod cache;
+pub mod doctor;
 mod error;
 mod extra_keys;
 pub mod interop;
@@ -51,6 +53,7 @@ pub use attention::{
     AttentionInput, AttentionOutput, ScaledDotProductAttention, ScaledDotProductAttentionConfig,
 };
 pub use cache::KvCache;
+pub use doctor::{Doctor, Fault, Finding};
 pub use error::AttentionError;
 #[cfg(feature = "store")]
 pub use interop::{Checkpoint, Layout, LoadError};
