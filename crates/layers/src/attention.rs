@@ -144,6 +144,8 @@ pub(crate) struct CallModifiers {
     /// In place of the layer's own, where a cache knows better.
     pub alignment: Option<Alignment>,
     pub extra_keys: Option<ExtraKeys>,
+    /// The width of the model, where the caller knows it.
+    pub d_model: Option<usize>,
 }
 
 impl CallModifiers {
@@ -417,6 +419,7 @@ impl ScaledDotProductAttention {
         input: AttentionInput,
         with_weights: bool,
     ) -> (Tensor<4>, Option<(Tensor<4>, Tensor<3>)>) {
+        let d_model = input.modifiers.d_model;
         let Resolved {
             call,
             mut options,
@@ -424,7 +427,7 @@ impl ScaledDotProductAttention {
             blind,
         } = expect(self.resolve(input));
         options.lse_gradient = with_weights || extra_keys.is_some();
-        let facts = || self.facts(&call, options.scale);
+        let facts = || self.facts(&call, options.scale, d_model);
         options.probe = self.slot.recorder(options.probe.take(), facts);
         let mut attended = op::attend(call.clone(), options.clone());
         let mut extra_weights = None;
@@ -445,7 +448,7 @@ impl ScaledDotProductAttention {
     }
 
     /// What a measurement of the call is told of it.
-    fn facts(&self, call: &Call, factor: f64) -> CallFacts {
+    fn facts(&self, call: &Call, factor: f64, d_model: Option<usize>) -> CallFacts {
         let [batch, heads, query_len, d_k] = call.query.dims();
         CallFacts {
             scale: self.scale,
@@ -453,6 +456,7 @@ impl ScaledDotProductAttention {
             batch,
             heads,
             query_len,
+            d_model: d_model.unwrap_or(heads * d_k),
             d_k,
             d_v: call.value.dims()[3],
             dtype: call.query.dtype(),

@@ -209,20 +209,17 @@ fn scale(layer: &LayerStatistics) -> Option<Sign> {
     // Values come out of a projection like the others: queries and keys that are both smaller,
     // by sqrt(d_k) together, were both scaled before.
     let both_scaled = ratio(sizes.query * sizes.key * root, sizes.value.powi(2)) <= NEAR_READ;
-    let heads = layer.heads.len() as f64;
+    let wrong = (layer.d_k as f64 / layer.d_model as f64).sqrt();
 
     let deviation = sizes.product_std;
-    let (fault, threshold) =
-        if is(root) && deviation >= HARMFUL && times >= root / 2.0 && !both_scaled {
-            (Fault::ScaleMissing, root / 2.0)
-        } else if is(root.recip()) && deviation <= EFFECTIVE && times <= 2.0 / root {
-            (Fault::ScaleTwice, 2.0 / root)
-        } else if is(heads.sqrt().recip()) && deviation <= EFFECTIVE && times <= 1.4 / heads.sqrt()
-        {
-            (Fault::ScaleWrongDimension, 1.4 / heads.sqrt())
-        } else {
-            return None;
-        };
+    let missing = deviation >= HARMFUL && times >= root / 2.0 && !both_scaled;
+    let weak = |threshold: f64| deviation <= EFFECTIVE && times <= threshold;
+    let (fault, threshold) = match () {
+        () if is(root) && missing => (Fault::ScaleMissing, root / 2.0),
+        () if is(root.recip()) && weak(2.0 / root) => (Fault::ScaleTwice, 2.0 / root),
+        () if is(wrong) && weak(1.4 * wrong) => (Fault::ScaleWrongDimension, 1.4 * wrong),
+        () => return None,
+    };
     Some(Sign {
         fault,
         heads: Vec::new(),

@@ -6,7 +6,7 @@
 //! | `finite_mask` | the lowest bias, in half precision or where a query sees hidden keys alone | -1000 |
 //! | `scale_missing` | deviation of the scores, by what queries and keys imply | `sqrt(d_k) / 2`, if the factor is about 1 |
 //! | `scale_twice` | the same | below `2 / sqrt(d_k)`, if the factor is about `1 / d_k` |
-//! | `scale_wrong_dimension` | the same | below `1.4 / sqrt(heads)`, if the factor is about `1 / sqrt(d_model)` |
+//! | `scale_wrong_dimension` | the same | below `1.4 sqrt(d_k / d_model)`, if the factor is about `1 / sqrt(d_model)` |
 //! | `half_overflow` | the largest product of query and key in f16 | 16376 |
 //! | `saturated` | share of a head's queries with a weight above 0.99 | 0.5, from the start |
 //! | `dead` | share of a head's queries whose scores get under 1 % of the usual gradient | 0.5, from the start |

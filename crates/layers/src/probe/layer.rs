@@ -26,6 +26,8 @@ pub struct LayerStatistics {
     /// ([`Scale::LogLength`]) or is learned ([`Scale::Learned`]) is counted to the queries
     /// instead.
     pub factor: f64,
+    /// The width of the model; that of all heads together where the layer does not know it.
+    pub d_model: usize,
     /// The width of a query and a key.
     pub d_k: usize,
     /// The element type of the queries.
@@ -167,6 +169,7 @@ impl LayerStatistics {
             call,
             scale: facts.scale,
             factor: facts.factor,
+            d_model: facts.d_model,
             d_k: facts.d_k,
             dtype: facts.dtype,
             statistics,

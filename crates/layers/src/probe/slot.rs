@@ -62,6 +62,7 @@ pub(crate) struct CallFacts {
     pub batch: usize,
     pub heads: usize,
     pub query_len: usize,
+    pub d_model: usize,
     pub d_k: usize,
     pub d_v: usize,
     pub dtype: DType,
