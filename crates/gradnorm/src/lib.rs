@@ -115,6 +115,8 @@ mod compare;
 mod float;
 mod json;
 mod log;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod norms;
 mod pattern;
 
@@ -124,5 +126,7 @@ pub use compare::{
 };
 pub use float::deserialize_float;
 pub use log::{BadLine, LogError, LogLine, RunLog, RunWriter, SCHEMA_VERSION};
+#[cfg(feature = "metrics")]
+pub use metrics::{GradientNormInput, GradientNormMetric};
 pub use norms::GradientNorms;
 pub use pattern::PathPattern;

@@ -14,6 +14,9 @@
 //! of the same name is switched on with it. A backend that is switched on in Burn alone works too,
 //! with gradients by composition, which keep more memory.
 //!
+//! `metrics` (off by default, as it compiles burn-train) makes metrics of burn-train's learner of
+//! what a probe read.
+//!
 //! `store` (off by default, as it compiles readers of three formats) loads weights from files: see
 //! [`interop`].
 //!
@@ -39,6 +42,8 @@ mod error;
 mod extra_keys;
 pub mod interop;
 mod mask;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 mod multi_head;
 mod op;
 mod position;

@@ -308,20 +308,31 @@ fn a_panic_while_they_are_on_leaves_the_model_unmeasured_and_usable() {
 }
 
 #[test]
-fn calls_on_other_threads_are_measured() {
+fn workers_measure_their_own_calls_of_one_model() {
     let device = Device::default();
     let attention = config().init(&device);
-    let probes = Probes::of(&attention);
-    probes.on();
+    let watching = Probes::of(&attention);
+    watching.on();
     std::thread::scope(|scope| {
-        for _ in 0..4 {
-            let (attention, device) = (attention.clone(), device.clone());
-            scope.spawn(move || {
-                attention.forward(MhaInput::self_attn(Tensor::ones([1, 3, 16], &device)))
-            });
+        let workers: Vec<_> = (1..=4)
+            .map(|calls| {
+                let (attention, device) = (attention.clone(), device.clone());
+                scope.spawn(move || {
+                    let probes = Probes::of(&attention);
+                    probes.on();
+                    for _ in 0..calls {
+                        let x = Tensor::ones([1, 3, 16], &device);
+                        attention.forward(MhaInput::self_attn(x));
+                    }
+                    probes.take().len()
+                })
+            })
+            .collect();
+        for (worker, calls) in workers.into_iter().zip(1..=4) {
+            assert_eq!(worker.join().unwrap(), calls);
         }
     });
-    assert_eq!(probes.take().len(), 4);
+    assert!(watching.take().is_empty());
 }
 
 #[test]

@@ -26,6 +26,7 @@ mod fault;
 
 pub use fault::{Fault, Finding};
 
+use core::fmt;
 use std::collections::BTreeMap;
 
 use crate::probe::LayerStatistics;
@@ -60,6 +61,7 @@ use fault::short;
 /// assert_eq!(findings.len(), 1);
 /// assert_eq!(findings[0].fault, Fault::ScaleMissing);
 /// assert!(findings[0].value > findings[0].threshold);
+/// println!("{}", findings[0]);
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Doctor {
@@ -129,6 +131,21 @@ impl Doctor {
     /// training may come there by itself, all of them where it may start there.
     pub fn findings(&self) -> Vec<Finding> {
         self.layers.iter().flat_map(History::findings).collect()
+    }
+}
+
+/// The findings, a line each, or that there are none.
+impl fmt::Display for Doctor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines: Vec<String> = self.findings().iter().map(Finding::to_string).collect();
+        match lines.is_empty() {
+            true => write!(
+                f,
+                "nothing looks wrong in {} attention layers",
+                self.layers.len()
+            ),
+            false => f.write_str(&lines.join("\n")),
+        }
     }
 }
 

@@ -15,9 +15,10 @@ use super::{LayerStatistics, Probe};
 /// nobody measures, a call of a layer costs one atomic load more.
 ///
 /// A layer's clones are the same layer to this, as they are to an optimizer: what a clone computes
-/// is measured too, on whatever thread. So switch on around the step that is meant. Several
-/// `Probes` of one model measure apart from each other. Dropping one ends its measurement, also
-/// where a panic drops it.
+/// is measured too, so switch on around the step that is meant. Only calls of the thread that
+/// switched on are measured, so that workers that train forks of one model measure their own.
+/// Several `Probes` of one model measure apart from each other. Dropping one ends its measurement,
+/// also where a panic drops it.
 ///
 /// # Example
 ///
@@ -66,7 +67,7 @@ impl Probes {
         self.layers.iter().map(|(paths, _)| paths[0].as_str())
     }
 
-    /// Measures from now on, beginning anew.
+    /// Measures the calls of this thread from now on, beginning anew.
     ///
     /// Every call is kept until [`take`](Self::take), of the size of a few numbers a query: switch
     /// on at the steps that are wanted, not for good.

@@ -10,6 +10,7 @@ use core::mem;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
 
 use burn::backend::Backend;
 use burn::backend::tensor::FloatTensor;
@@ -34,9 +35,10 @@ struct Listeners {
     list: Mutex<Vec<Listener>>,
 }
 
-/// Someone who measures, and what this layer is to them.
+/// Someone who measures what their thread computes, and what this layer is to them.
 struct Listener {
     layer: usize,
+    thread: ThreadId,
     session: Arc<Session>,
 }
 
@@ -85,8 +87,10 @@ impl Slot {
             return attached;
         }
         let facts = facts();
+        let thread = thread::current().id();
         let mut probes = attached.map_or_else(Vec::new, |recorder| recorder.probes);
-        for listener in lock(&self.shared.list).iter() {
+        let list = lock(&self.shared.list);
+        for listener in list.iter().filter(|listener| listener.thread == thread) {
             let probe = Probe::new();
             lock(&listener.session.calls).push(MeasuredCall {
                 layer: listener.layer,
@@ -98,18 +102,15 @@ impl Slot {
         (!probes.is_empty()).then_some(Recorder { probes })
     }
 
-    /// Measures from now on, as the session's layer of that number.
+    /// Measures from now on what this thread computes, as the session's layer of that number.
     pub(super) fn listen(&self, layer: usize, session: &Arc<Session>) {
         let mut list = lock(&self.shared.list);
-        if !list
-            .iter()
-            .any(|other| Arc::ptr_eq(&other.session, session))
-        {
-            list.push(Listener {
-                layer,
-                session: session.clone(),
-            });
-        }
+        list.retain(|other| !Arc::ptr_eq(&other.session, session));
+        list.push(Listener {
+            layer,
+            thread: thread::current().id(),
+            session: session.clone(),
+        });
         self.shared.any.store(true, Ordering::Relaxed);
     }
 
