@@ -5,6 +5,7 @@
 //! - [`RunWriter`] and [`RunLog`]: a directory for each run, with its config and one line of JSON a
 //!   record.
 //! - [`Compare`]: the quantities of several runs side by side.
+//! - `GradientNormMetric` (feature `metrics`): the norms in burn-train's dashboard and log files.
 //!
 //! Norms are L2 norms of the gradients of one step, before clipping, in the units of the loss per
 //! unit of the parameter.

@@ -60,6 +60,23 @@ fn a_scale_by_the_width_of_the_model() {
 }
 
 #[test]
+fn a_scale_by_the_width_of_a_model_whose_heads_are_not_its_parts() {
+    on_each_backend(|device| {
+        let _turn = seeded(device, 27);
+        let attention = MultiHeadAttentionConfig::new(64, 4)
+            .with_d_head(Some(32))
+            .with_n_kv_heads(Some(2))
+            .with_scale(Scale::Fixed(0.125))
+            .init(device);
+        let probes = Probes::of(&attention);
+        probes.on();
+        attention.forward(MhaInput::self_attn(tokens([4, 16, 64], device)));
+        let found = findings(&[probes.take()]);
+        assert_only(&found, Fault::ScaleWrongDimension, 1, "d_head 32");
+    });
+}
+
+#[test]
 fn a_scale_that_is_applied_before_the_layer_too() {
     on_each_backend(|device| {
         let _turn = seeded(device, 22);

@@ -2,8 +2,8 @@
 
 use burn::tensor::{DType, Device, Tensor};
 use layers::{
-    AttentionInput, Mask, MhaInput, MultiHeadAttentionConfig, Probes, QkNorm, RotaryConfig, Scale,
-    ScaledDotProductAttentionConfig,
+    AttentionInput, KvCache, Mask, MhaInput, MultiHeadAttentionConfig, Probes, QkNorm,
+    RotaryConfig, Scale, ScaledDotProductAttentionConfig,
 };
 use tests::{Random, backends, floats_as, on_each_backend, on_each_backend_with};
 
@@ -195,6 +195,30 @@ fn padded_batches_in_half_precision_with_a_mask() {
         let mask = Mask::blocked_keys(Tensor::from_data(blocked, device));
         attention.forward(AttentionInput::new(draw(), draw(), draw()).mask(mask));
         assert_healthy(&[probes.take()], "half precision");
+    });
+}
+
+#[test]
+fn decoding_from_the_first_token_on() {
+    on_each_backend(|device| {
+        let _turn = seeded(device, 18);
+        let config = MultiHeadAttentionConfig::new(64, 2).with_causal(true);
+        let attention = config.init(device);
+        let probes = Probes::of(&attention);
+        let mut cache = KvCache::growing();
+        let mut steps = Vec::new();
+        // A prompt, then a sequence of its own, token by token.
+        probes.on();
+        attention.forward(MhaInput::self_attn(tokens([1, 12, 64], device)));
+        steps.push(probes.take());
+        for _ in 0..4 {
+            probes.on();
+            let token = MhaInput::self_attn(tokens([1, 1, 64], device));
+            attention.forward(token.cache(&mut cache));
+            steps.push(probes.take());
+            assert_healthy(&steps, "decoding");
+        }
+        assert_healthy(&steps[1..2], "one token");
     });
 }
 

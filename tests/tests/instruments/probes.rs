@@ -4,11 +4,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use burn::module::Module;
 use burn::optim::{AdamConfig, GradientsParams};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Bool, Device, Tensor};
 use gradnorm::GradientNorms;
 use layers::{
-    AttentionInput, AttentionStatistics, MhaInput, MultiHeadAttention, MultiHeadAttentionConfig,
-    Probe, Probes, ScaledDotProductAttention, ScaledDotProductAttentionConfig,
+    AttentionInput, AttentionStatistics, Mask, MhaInput, MultiHeadAttention,
+    MultiHeadAttentionConfig, Probe, Probes, ScaledDotProductAttention,
+    ScaledDotProductAttentionConfig,
 };
 use tests::{assert_bits, on_each_backend, values};
 
@@ -348,6 +349,24 @@ fn a_call_without_keys_or_queries_is_left_out() {
     let layers = probes.take();
     assert_eq!(layers.len(), 1);
     assert_eq!(layers[0].call, 1);
+}
+
+#[test]
+fn heads_keep_their_number_where_another_sees_nothing() {
+    let device = Device::default();
+    let x = Tensor::<4>::ones([1, 3, 2, 4], &device);
+    // Nothing is to be seen in the first head.
+    let blocked = [[[[true]], [[false]], [[false]]]];
+    let mask = Mask::blocked(Tensor::<4, Bool>::from_data(blocked, &device));
+    let attention = ScaledDotProductAttentionConfig::new().init(&device);
+    let probes = Probes::of(&attention);
+    probes.on();
+    attention.forward(AttentionInput::new(x.clone(), x.clone(), x).mask(mask));
+    let heads = probes.take().remove(0).heads;
+    assert_eq!(
+        heads.iter().map(|head| head.head).collect::<Vec<_>>(),
+        [1, 2]
+    );
 }
 
 #[test]

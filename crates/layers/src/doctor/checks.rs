@@ -47,7 +47,7 @@ pub(super) fn signs(layer: &LayerStatistics) -> Vec<Sign> {
         layer,
         Fault::Saturated,
         MOST,
-        |head| head.statistics.saturated,
+        |head| head.one_hot,
         "of the queries have a weight above 0.99",
     ));
     signs.extend(heads(
@@ -67,7 +67,32 @@ pub(super) fn signs(layer: &LayerStatistics) -> Vec<Sign> {
     signs
 }
 
-/// The heads whose share is past the threshold, as one sign with the largest share.
+/// The heads whose number is past the threshold, as one sign with the largest number.
+fn past(
+    layer: &LayerStatistics,
+    fault: Fault,
+    threshold: f64,
+    number: impl Fn(&HeadStatistics) -> f64,
+    measured: impl Fn(f64) -> String,
+) -> Option<Sign> {
+    let (mut heads, mut value) = (Vec::new(), threshold);
+    for head in &layer.heads {
+        let number = number(head);
+        if number > threshold {
+            heads.push(head.head);
+            value = value.max(number);
+        }
+    }
+    (!heads.is_empty()).then(|| Sign {
+        fault,
+        heads,
+        value,
+        threshold,
+        measured: measured(value),
+    })
+}
+
+/// The same of a share of the queries.
 fn heads(
     layer: &LayerStatistics,
     fault: Fault,
@@ -75,20 +100,8 @@ fn heads(
     share: impl Fn(&HeadStatistics) -> f64,
     measured: &str,
 ) -> Option<Sign> {
-    let shares: Vec<(usize, f64)> = layer
-        .heads
-        .iter()
-        .map(&share)
-        .enumerate()
-        .filter(|(_, share)| *share > threshold)
-        .collect();
-    let value = shares.iter().map(|(_, share)| *share).fold(0.0, f64::max);
-    (!shares.is_empty()).then(|| Sign {
-        fault,
-        heads: shares.into_iter().map(|(head, _)| head).collect(),
-        value,
-        threshold,
-        measured: format!("{} % {measured}", short(value * 100.0)),
+    past(layer, fault, threshold, share, |share| {
+        format!("{} % {measured}", short(share * 100.0))
     })
 }
 
@@ -131,18 +144,13 @@ fn half_overflow(layer: &LayerStatistics) -> Option<Sign> {
     }
     // Other programs multiply before they scale.
     let factor = layer.factor.abs().min(1.0);
-    let largest = |head: &HeadStatistics| head.max_product / factor;
-    let heads: Vec<usize> = (0..layer.heads.len())
-        .filter(|&head| largest(&layer.heads[head]) > NEAR_OVERFLOW)
-        .collect();
-    let value = layer.heads.iter().map(largest).fold(0.0, f64::max);
-    (!heads.is_empty()).then(|| Sign {
-        fault: Fault::HalfOverflow,
-        heads,
-        value,
-        threshold: NEAR_OVERFLOW,
-        measured: format!("a product of query and key is {}", short(value)),
-    })
+    past(
+        layer,
+        Fault::HalfOverflow,
+        NEAR_OVERFLOW,
+        |head| head.max_product / factor,
+        |largest| format!("a product of query and key is {}", short(largest)),
+    )
 }
 
 /// The layer's heads taken together.

@@ -73,7 +73,7 @@ pub struct Doctor {
 struct History {
     path: String,
     calls: usize,
-    first: Activity,
+    first: Option<Activity>,
     seen: BTreeMap<Fault, Seen>,
 }
 
@@ -154,14 +154,17 @@ impl History {
         Self {
             path: layer.path.clone(),
             calls: 0,
-            first: Activity::of(layer),
+            first: None,
             seen: BTreeMap::new(),
         }
     }
 
     fn add(&mut self, layer: &LayerStatistics) {
         let mut signs = checks::signs(layer);
-        signs.extend(self.collapse(&Activity::of(layer)));
+        if let Some(now) = Activity::of(layer) {
+            signs.extend(self.collapse(&now));
+            self.first.get_or_insert(now);
+        }
         for seen in self.seen.values_mut() {
             seen.in_the_last = false;
         }
@@ -182,19 +185,20 @@ impl History {
     }
 
     fn collapse(&self, now: &Activity) -> Option<Sign> {
-        let satisfied = match (now.gradient, self.first.gradient) {
+        let first = self.first?;
+        let satisfied = match (now.gradient, first.gradient) {
             (Some(now), Some(first)) => now < SATISFIED * first,
             _ => false,
         };
-        let fallen = now.entropy < COLLAPSED && now.entropy * FALLEN < self.first.entropy;
-        (self.calls > 0 && fallen && !satisfied).then(|| Sign {
+        let fallen = now.entropy < COLLAPSED && now.entropy * FALLEN < first.entropy;
+        (fallen && !satisfied).then(|| Sign {
             fault: Fault::EntropyCollapse,
             heads: Vec::new(),
             value: now.entropy,
             threshold: COLLAPSED,
             measured: format!(
                 "the entropy of the weights has fallen from {} to {}",
-                short(self.first.entropy),
+                short(first.entropy),
                 short(now.entropy)
             ),
         })
@@ -223,16 +227,18 @@ impl History {
 }
 
 impl Activity {
-    fn of(layer: &LayerStatistics) -> Self {
+    /// `None` if no query of the call has a choice.
+    fn of(layer: &LayerStatistics) -> Option<Self> {
         let gradients: Option<Vec<f64>> = layer
             .heads
             .iter()
             .map(|head| head.context_gradient)
             .collect();
-        Self {
+        let chooses = layer.heads.iter().any(|head| head.choosing > 0);
+        chooses.then(|| Self {
             entropy: layer.statistics.entropy,
-            gradient: gradients.map(|list| list.iter().sum::<f64>() / list.len().max(1) as f64),
-        }
+            gradient: gradients.map(|list| list.iter().sum::<f64>() / list.len() as f64),
+        })
     }
 }
 

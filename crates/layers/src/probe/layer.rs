@@ -6,6 +6,7 @@ use burn::tensor::DType;
 use serde::{Deserialize, Serialize};
 
 use super::rows::norm;
+use super::statistics::SATURATED;
 use super::{AttentionStatistics, CallFacts, RowStatistics};
 use crate::op::{PER_ROW, column};
 use crate::scale::Scale;
@@ -35,7 +36,7 @@ pub struct LayerStatistics {
     /// Over all heads.
     #[serde(flatten)]
     pub statistics: AttentionStatistics,
-    /// Head by head.
+    /// Head by head; those without a query that sees a key are left out.
     pub heads: Vec<HeadStatistics>,
 }
 
@@ -45,8 +46,12 @@ pub struct LayerStatistics {
 /// for `non_finite` and `filled`, which are of those that see any.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HeadStatistics {
+    /// Which head, counted from 0.
+    pub head: usize,
     /// How many queries see a key, over all samples.
     pub rows: usize,
+    /// How many of them see two keys or more: a query that sees one has no choice.
+    pub choosing: usize,
     /// How many pairs of a query and a key that it sees there are.
     pub scores: usize,
     /// The head's own.
@@ -73,6 +78,8 @@ pub struct HeadStatistics {
     /// The mean over the queries of the L2 norm of the loss's gradient at what attention gives;
     /// `None` where no gradient passed.
     pub context_gradient: Option<f64>,
+    /// The share of queries whose largest weight is above 0.99.
+    pub one_hot: f64,
     /// The share of queries whose largest weight is within 1 % of `1 / keys`.
     pub uniform: f64,
     /// The share of dead queries among those that the loss depends on: the gradient at the scores
@@ -161,7 +168,7 @@ impl LayerStatistics {
                     })
                     .filter(|row| row.keys() > 0.0)
                     .collect();
-                HeadStatistics::of(&of_head, facts)
+                HeadStatistics::of(head, &of_head, facts)
             })
             .collect();
         Some(Self {
@@ -180,7 +187,7 @@ impl LayerStatistics {
 
 impl HeadStatistics {
     /// Of rows that see a key.
-    fn of(rows: &[Row], facts: &CallFacts) -> Option<Self> {
+    fn of(head: usize, rows: &[Row], facts: &CallFacts) -> Option<Self> {
         let all: Vec<RowStatistics> = rows
             .iter()
             .map(|row| RowStatistics::from_numbers(row.0))
@@ -223,7 +230,9 @@ impl HeadStatistics {
             }
         });
         Some(Self {
+            head,
             rows: rows.len(),
+            choosing: choosing.len(),
             scores: rows.iter().map(|row| row.keys() as usize).sum(),
             statistics,
             row_std: deviation(column::SCORE_SUM, column::SCORE_SQUARES),
@@ -239,6 +248,7 @@ impl HeadStatistics {
             value_spread: rms(column::VALUE_SPREAD, facts.d_v),
             lowest_bias,
             context_gradient: arriving.map(|norms| norms.iter().sum::<f64>() / count),
+            one_hot: of_choosing(&|row| row.at(column::MAX_WEIGHT) > SATURATED),
             uniform: of_choosing(&|row| row.at(column::MAX_WEIGHT) * row.keys() < UNIFORM),
             dead,
             non_finite: share(&|row| !row.is_finite()),
