@@ -1,8 +1,8 @@
 //! A model trained by burn-train's learner, with its gradient norms and what its attention does
 //! among the learner's metrics: in the dashboard and in the log files.
 //!
-//! What there is to see: [`model`]'s training step measures, its output hands the measurements to
-//! the metrics, and [`train`] registers them.
+//! What there is to see: the training step of [`Model`] measures, its output, [`Step`], hands the
+//! measurements to the metrics, and [`train`] registers them.
 //!
 //! ```sh
 //! cargo run --release -p learner -- runs/learner
