@@ -21,7 +21,7 @@ fn main() {
         ([8, 256, 512], 8, 10),
     ] {
         let [batch, length, width] = shape;
-        let times = compare(shape, heads, turns).map(|seconds| format!("{:.1} µs", seconds * 1e6));
+        let times = compare(shape, heads, turns).map(|seconds| format!("{:.3} ms", seconds * 1e3));
         println!(
             "| B {batch} N {length} d_model {width} heads {heads}, forward and backward | {} |",
             times.join(" | ")

@@ -10,6 +10,11 @@ fn main() -> ExitCode {
     let epochs = arguments.next().map_or(Ok(4), |epochs| epochs.parse());
     match (epochs, arguments.next()) {
         (Ok(epochs), None) if !dir.starts_with('-') => {
+            // Burn's log files are written by another thread, which can only panic.
+            if let Err(error) = std::fs::create_dir_all(&dir) {
+                eprintln!("learner: {dir}: {error}");
+                return ExitCode::FAILURE;
+            }
             let model = learner::train(&dir, epochs, &Device::default());
             println!("{model}\nthe logs are in {dir}");
             ExitCode::SUCCESS
