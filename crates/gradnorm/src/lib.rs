@@ -7,6 +7,7 @@
 //! - [`Compare`]: the quantities of several runs side by side, or of several runs an arm in pairs,
 //!   with intervals.
 //! - `tensorboard`, a module behind the feature of that name: logs as TensorBoard's event files.
+//! - `GradientNormMetric` (feature `metrics`): the norms in burn-train's dashboard and log files.
 //!
 //! Norms are L2 norms of the gradients of one step, before clipping, in the units of the loss per
 //! unit of the parameter.
@@ -117,6 +118,8 @@ mod compare;
 mod float;
 mod json;
 mod log;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod norms;
 mod pattern;
 #[cfg(feature = "tensorboard")]
@@ -130,5 +133,7 @@ pub use compare::{
 };
 pub use float::deserialize_float;
 pub use log::{BadLine, LogError, LogLine, RunLog, RunWriter, SCHEMA_VERSION};
+#[cfg(feature = "metrics")]
+pub use metrics::{GradientNormInput, GradientNormMetric};
 pub use norms::GradientNorms;
 pub use pattern::PathPattern;

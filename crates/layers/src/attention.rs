@@ -13,7 +13,7 @@ use crate::extra_keys::ExtraKeys;
 use crate::mask::{Alignment, Mask, Window, check_score_shape};
 use crate::op::{self, AttentionOptions, Call, DropoutOptions, Stage};
 use crate::position::alibi_slopes;
-use crate::probe::Probe;
+use crate::probe::{CallFacts, Probe, Recorder, Slot};
 use crate::rows::{Documents, Visibility};
 use crate::scale::Scale;
 
@@ -101,6 +101,8 @@ pub struct ScaledDotProductAttention {
     pub quiet_softmax: bool,
     /// Whether scores fall with the distance.
     pub alibi: bool,
+    /// Who measures this layer.
+    pub(crate) slot: Slot,
 }
 
 /// The input of one call of [`ScaledDotProductAttention`].
@@ -142,6 +144,8 @@ pub(crate) struct CallModifiers {
     /// In place of the layer's own, where a cache knows better.
     pub alignment: Option<Alignment>,
     pub extra_keys: Option<ExtraKeys>,
+    /// The width of the model, where the caller knows it.
+    pub d_model: Option<usize>,
 }
 
 impl CallModifiers {
@@ -313,6 +317,7 @@ impl ScaledDotProductAttentionConfig {
             },
             quiet_softmax: self.quiet_softmax,
             alibi: self.alibi,
+            slot: Slot::default(),
         })
     }
 }
@@ -414,6 +419,7 @@ impl ScaledDotProductAttention {
         input: AttentionInput,
         with_weights: bool,
     ) -> (Tensor<4>, Option<(Tensor<4>, Tensor<3>)>) {
+        let d_model = input.modifiers.d_model;
         let Resolved {
             call,
             mut options,
@@ -421,6 +427,8 @@ impl ScaledDotProductAttention {
             blind,
         } = expect(self.resolve(input));
         options.lse_gradient = with_weights || extra_keys.is_some();
+        let facts = || self.facts(&call, options.scale, d_model);
+        options.probe = self.slot.recorder(options.probe.take(), facts);
         let mut attended = op::attend(call.clone(), options.clone());
         let mut extra_weights = None;
         if let Some(extra_keys) = extra_keys {
@@ -437,6 +445,22 @@ impl ScaledDotProductAttention {
             (weights, attended.logsumexp)
         });
         (attended.context, details)
+    }
+
+    /// What a measurement of the call is told of it.
+    fn facts(&self, call: &Call, factor: f64, d_model: Option<usize>) -> CallFacts {
+        let [batch, heads, query_len, d_k] = call.query.dims();
+        CallFacts {
+            scale: self.scale,
+            factor,
+            batch,
+            heads,
+            query_len,
+            d_model: d_model.unwrap_or(heads * d_k),
+            d_k,
+            d_v: call.value.dims()[3],
+            dtype: call.query.dtype(),
+        }
     }
 
     /// Checks the input and resolves every choice to numbers.
@@ -507,7 +531,7 @@ impl ScaledDotProductAttention {
                 probability: self.dropout.prob,
                 seed: op::draw_seed(&device),
             }),
-            probe: modifiers.probe,
+            probe: modifiers.probe.map(Recorder::from),
             lse_gradient: false,
         };
         let call = Call {

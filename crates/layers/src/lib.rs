@@ -3,7 +3,8 @@
 //!
 //! - [`ScaledDotProductAttention`]: attention on heads.
 //! - [`MultiHeadAttention`]: the same with projections around it.
-//! - [`Probe`]: what the softmax did, query by query.
+//! - [`Probes`] and [`Probe`]: what the softmax of each layer did, query by query.
+//! - [`Doctor`]: what looks wrong in that.
 //!
 //! [`features`] lists every feature with an example and the names that others have for it.
 //!
@@ -12,6 +13,9 @@
 //! One for each backend: `flex` (default), `ndarray`, `wgpu`, `vulkan`, `cuda`. Burn's own feature
 //! of the same name is switched on with it. A backend that is switched on in Burn alone works too,
 //! with gradients by composition, which keep more memory.
+//!
+//! `metrics` (off by default, as it compiles burn-train) makes metrics of burn-train's learner of
+//! what a probe read.
 //!
 //! `store` (off by default, as it compiles readers of three formats) loads weights from files: see
 //! [`interop`].
@@ -33,14 +37,17 @@
 
 mod attention;
 mod cache;
+pub mod doctor;
 mod error;
 mod extra_keys;
 pub mod interop;
 mod mask;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 mod multi_head;
 mod op;
 mod position;
-mod probe;
+pub mod probe;
 mod qk_norm;
 mod rotary;
 mod rows;
@@ -51,6 +58,7 @@ pub use attention::{
     AttentionInput, AttentionOutput, ScaledDotProductAttention, ScaledDotProductAttentionConfig,
 };
 pub use cache::KvCache;
+pub use doctor::{Doctor, Fault, Finding};
 pub use error::AttentionError;
 #[cfg(feature = "store")]
 pub use interop::{Checkpoint, Layout, LoadError};
@@ -58,7 +66,9 @@ pub use mask::{Alignment, Mask, Window};
 pub use multi_head::{MhaInput, MhaOutput, MultiHeadAttention, MultiHeadAttentionConfig};
 pub use op::Stage;
 pub use position::alibi_slopes;
-pub use probe::{AttentionStatistics, Probe, Quantiles, RowStatistics};
+pub use probe::{
+    AttentionStatistics, HeadStatistics, LayerStatistics, Probe, Probes, Quantiles, RowStatistics,
+};
 pub use qk_norm::{QkNorm, QkNormalization};
 pub use rotary::{RotaryConfig, RotaryEmbedding, RotaryLayout, RotaryScaling};
 pub use scale::Scale;

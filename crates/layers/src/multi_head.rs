@@ -518,6 +518,7 @@ impl MultiHeadAttention {
             }
         };
         modifiers.extra_keys = self.extra_keys(batch, &key);
+        modifiers.d_model = Some(self.d_model);
         Ok(AttentionInput::new(query, key, value).with_modifiers(modifiers))
     }
 

@@ -30,7 +30,7 @@ use burn::backend::{Backend, ExtensionType, backend_extension};
 use crate::rows::Rows;
 
 pub(crate) use dropout::draw_seed;
-pub(crate) use statistics::{NO_GRADIENT, PER_ROW};
+pub(crate) use statistics::{NO_GRADIENT, PER_ROW, column};
 pub use wrapper::Stage;
 pub(crate) use wrapper::{Attended, Call, attend, scores, weights};
 
@@ -44,7 +44,7 @@ pub struct AttentionOptions {
     pub(crate) alibi: Option<Arc<[f32]>>,
     pub(crate) dropout: Option<DropoutOptions>,
     /// Where what the softmax did is left for whoever measures it.
-    pub(crate) probe: Option<crate::probe::Probe>,
+    pub(crate) probe: Option<crate::probe::Recorder>,
     /// Whether a gradient may arrive at the logsumexp.
     pub(crate) lse_gradient: bool,
 }
