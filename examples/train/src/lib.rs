@@ -6,6 +6,7 @@
 //! cargo run --release -p train -- run --scale unscaled          # one run
 //! cargo run --release -p train -- compare runs/A runs/B         # logs side by side
 //! cargo run --release -p train -- figures                       # worked numbers and theory
+//! cargo run --release -p train -- claims                        # each claim, measured and judged
 //! ```
 //!
 //! The task is associative recall: 16 pairs of a key and a value, a question that is one of the
@@ -13,6 +14,7 @@
 //! and a projection to the answer ([`Model`]). [`train`] is the loop; what it records of a step is
 //! a [`Record`], and [`train_in`] writes those to a run's log. [`Comparison`] runs both arms at
 //! several sizes and seeds, [`rows`] makes its table and [`findings`] puts that into words.
+//! [`claims`] measures what is claimed of the scale, and reports it.
 //!
 //! Weights, batches and the measured samples are drawn on the host from the seed (ChaCha with 8
 //! rounds; normals by the ziggurat method), so every backend starts equal, both arms start from the
@@ -33,6 +35,7 @@
 //! ```
 
 mod backend;
+pub mod claims;
 pub mod cli;
 mod comparison;
 mod config;
@@ -40,6 +43,7 @@ mod data;
 mod error;
 mod figures;
 mod model;
+mod parallel;
 mod plot;
 mod progress;
 mod random;

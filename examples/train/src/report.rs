@@ -63,7 +63,7 @@ fn label(quantity: Quantity, stop: Stop) -> String {
     }
 }
 
-fn cell(spread: &Spread) -> String {
+pub(crate) fn cell(spread: &Spread) -> String {
     let (Some(median), Some((min, max))) = (spread.median(), spread.range()) else {
         return "-".to_string();
     };
@@ -73,7 +73,7 @@ fn cell(spread: &Spread) -> String {
     }
 }
 
-fn show(measured: Measured) -> String {
+pub(crate) fn show(measured: Measured) -> String {
     let bound = if measured.more { "> " } else { "" };
     format!("{bound}{}", number(measured.value))
 }
@@ -111,6 +111,23 @@ fn align<const N: usize>(lines: &[[String; N]]) -> String {
         text.push('\n');
     }
     text
+}
+
+/// The text in lines of at most `width` characters, where its words allow that.
+pub(crate) fn wrapped(text: &str, width: usize) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let line = lines.last_mut().expect("there is a first line");
+        if line.is_empty() {
+            line.push_str(word);
+        } else if line.chars().count() + 1 + word.chars().count() <= width {
+            line.push(' ');
+            line.push_str(word);
+        } else {
+            lines.push(word.to_string());
+        }
+    }
+    lines.join("\n") + "\n"
 }
 
 /// What the numbers show, in words: one paragraph a question.

@@ -63,6 +63,8 @@ pub struct Progress<'a> {
     pub step: u64,
     /// The mean accuracy of the last batches.
     pub accuracy: f64,
+    /// The model after the step.
+    pub model: &'a Model,
     /// What is logged of the step, if it is.
     pub record: Option<&'a Record>,
 }
@@ -125,6 +127,7 @@ pub fn train(
         each(&Progress {
             step,
             accuracy: learning.mean(),
+            model: &model,
             record: records.last().filter(|_| logged),
         })?;
         step += 1;
