@@ -63,6 +63,7 @@ fn largest(results: &Results) -> usize {
 fn series(name: impl Into<String>, color: Hue, style: Style, points: Vec<At>) -> Series {
     Series {
         name: name.into(),
+        legend: None,
         color,
         style,
         points,
@@ -180,12 +181,11 @@ fn over_steps(
         for (seed, run) in results.plan.seeds.iter().zip(&runs) {
             let at = |point: &Point| Some(At::exact(point.step as f64, of(point)?));
             let points = run.points.iter().filter_map(at).collect();
-            lines.push(series(
-                format!("{}, seed {seed}", arm.name()),
-                color(arm),
-                Style::Run,
-                points,
-            ));
+            let name = format!("{}, seed {seed}", arm.name());
+            lines.push(Series {
+                legend: Some(format!("seed {seed}")),
+                ..series(name, color(arm), Style::Run, points)
+            });
         }
     }
     lines

@@ -105,7 +105,7 @@ fn curve(config: &RunConfig) -> Curve {
         half_at: Some(learned_at / 2),
         learned_at: Some(learned_at),
         final_accuracy: 1.0,
-        final_loss: 0.01,
+        final_loss: if arm == Arm::Scaled { 0.01 } else { 0.1 },
         points: logged.map(point).collect(),
         weights: Vec::new(),
     }

@@ -203,3 +203,142 @@ fn interval(seeds: usize) -> String {
         ),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Backend;
+
+    fn small() -> Plan {
+        let backend = Backend::default();
+        Plan {
+            seeds: vec![0, 1],
+            drawn_widths: vec![4, 64, 512],
+            sigmas: vec![1.0],
+            sets: 1,
+            d_k: vec![4],
+            steps: 4,
+            rate_d_k: vec![4],
+            rates: vec![1e-3, 1e-2],
+            rate_steps: 2,
+            stack_d_k: 4,
+            stacks: vec![(1, 1), (2, 2)],
+            stack_seeds: vec![0],
+            stack_steps: 2,
+            ..Plan::quick(backend)
+        }
+    }
+
+    fn measured(plan: &Plan, dir: &Path) -> Measurement {
+        let device = plan.backend.device().unwrap();
+        measure(plan, dir, &device, 2).unwrap()
+    }
+
+    #[test]
+    fn a_measurement_that_was_stopped_measures_only_what_is_missing_and_comes_to_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let plan = small();
+        let first = measured(&plan, dir.path());
+        assert_eq!((first.measured, first.jobs), (22, 22));
+        let written = first.write(dir.path()).unwrap();
+        let before = fs::read(&written.json).unwrap();
+
+        // As a kill would leave it: some results are not there, one is half written.
+        let mut jobs: Vec<_> = fs::read_dir(dir.path().join("jobs"))
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .collect();
+        jobs.sort();
+        fs::remove_file(&jobs[0]).unwrap();
+        fs::remove_file(&jobs[7]).unwrap();
+        let cut = fs::read(&jobs[20]).unwrap();
+        fs::write(&jobs[20], &cut[..cut.len() / 2]).unwrap();
+        fs::write(jobs[0].with_extension("json.partial"), "{\"key\": ").unwrap();
+
+        let second = measured(&plan, dir.path());
+        assert_eq!((second.measured, second.jobs), (3, 22));
+        let written = second.write(dir.path()).unwrap();
+        assert_eq!(fs::read(&written.json).unwrap(), before);
+        assert_eq!(measured(&plan, dir.path()).measured, 0);
+
+        // Another plan has other jobs, and shares those that are the same.
+        let longer = Plan {
+            rate_steps: 3,
+            ..plan
+        };
+        assert_eq!(measured(&longer, dir.path()).measured, 8);
+    }
+
+    #[test]
+    fn the_files_have_a_row_a_claim_and_every_chart_twice() {
+        let dir = tempfile::tempdir().unwrap();
+        let written = measured(&small(), dir.path()).write(dir.path()).unwrap();
+        let json: serde_json::Value =
+            serde_json::from_slice(&fs::read(&written.json).unwrap()).unwrap();
+        assert_eq!(json["schema"], 1);
+        assert_eq!(json["mode"], "quick");
+        assert!(json["interval"].as_str().unwrap().contains("50.0 %"));
+        assert_eq!(json["setup"]["seeds"], serde_json::json!([0, 1]));
+        let claims = json["claims"].as_array().unwrap();
+        let ids: Vec<u64> = claims
+            .iter()
+            .filter_map(|claim| claim["id"].as_u64())
+            .collect();
+        assert_eq!(ids, (1..=11).collect::<Vec<_>>());
+        for claim in claims {
+            assert!(!claim["sentence"].as_str().unwrap().is_empty());
+            assert!(!claim["rule"].as_str().unwrap().is_empty());
+            let verdict = claim["verdict"].as_str().unwrap();
+            let condition = &claim["condition"];
+            match verdict {
+                "holds" => assert!(condition.is_null(), "{claim}"),
+                "holds under a condition" => assert!(condition.is_string(), "{claim}"),
+                "does not hold" => {}
+                other => panic!("{other}"),
+            }
+            for figure in claim["figures"].as_array().unwrap() {
+                for field in ["name", "median", "min", "max", "values"] {
+                    assert!(figure.get(field).is_some(), "{field}: {figure}");
+                }
+            }
+        }
+        let files = |extension: &str| {
+            let entries = fs::read_dir(&written.figures).unwrap();
+            let names = entries.map(|entry| entry.unwrap().path());
+            names
+                .filter(|path| path.extension().unwrap() == extension)
+                .count()
+        };
+        // The overview is of charts that are there by themselves.
+        assert_eq!(files("svg"), files("csv") + 1);
+        assert!(files("csv") > 15);
+        assert!(
+            fs::read_to_string(written.report)
+                .unwrap()
+                .ends_with("</html>\n")
+        );
+    }
+
+    #[test]
+    fn a_folder_that_holds_something_else_is_left_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("note"), "mine").unwrap();
+        let device = Backend::default().device().unwrap();
+        let error = measure(&small(), dir.path(), &device, 1).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!(
+                "--out {}: not empty; choose a folder that is new or empty",
+                dir.path().display()
+            )
+        );
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn the_interval_says_how_sure_it_is() {
+        assert!(interval(1).starts_with("One seed"));
+        assert!(interval(6).contains("over 6 seeds"));
+        assert!(interval(6).contains("96.9 %"));
+    }
+}

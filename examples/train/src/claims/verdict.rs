@@ -100,18 +100,25 @@ impl Answer {
     }
 }
 
-/// A part of a claim, or a place where it was tested, and the answer.
+/// A part of a claim, where it was tested, and the answer.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Part {
-    /// As in `at d_k 64`.
+    /// As in `at the start`; empty if the claim has one part.
     pub name: String,
+    /// As in `at d_k 64`; empty if it was tested in one place.
+    pub place: String,
     pub answer: Answer,
 }
 
 impl Part {
     pub fn new(name: impl Into<String>, answer: Answer) -> Self {
+        Self::at(name, "", answer)
+    }
+
+    pub fn at(name: impl Into<String>, place: impl Into<String>, answer: Answer) -> Self {
         Self {
             name: name.into(),
+            place: place.into(),
             answer,
         }
     }
@@ -119,10 +126,7 @@ impl Part {
 
 /// The verdict of a claim's parts, and the condition in words where there is one.
 pub(super) fn judge(parts: &[Part]) -> (Verdict, Option<String>) {
-    let named = |answer| {
-        let parts = parts.iter().filter(move |part| part.answer == answer);
-        parts.map(|part| part.name.as_str()).collect::<Vec<_>>()
-    };
+    let named = |answer| names(parts, answer);
     let (yes, no, unclear) = (
         named(Answer::Yes),
         named(Answer::No),
@@ -133,9 +137,9 @@ pub(super) fn judge(parts: &[Part]) -> (Verdict, Option<String>) {
         (true, _) if unclear.is_empty() => return (Verdict::DoesNotHold, None),
         _ => {}
     }
-    let clause = |words: &str, names: &[&str]| match names.is_empty() {
-        true => None,
-        false => Some(format!("{words}{}", list(names))),
+    let clause = |words: &str, names: &[String]| {
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        (!names.is_empty()).then(|| format!("{words}{}", list(&names)))
     };
     let clauses = [
         clause("", &yes),
@@ -148,6 +152,29 @@ pub(super) fn judge(parts: &[Part]) -> (Verdict, Option<String>) {
         false => Verdict::HoldsUnderCondition,
     };
     (verdict, Some(condition))
+}
+
+/// The parts with an answer, those of one name together: with their places, unless the answer is
+/// the same in all of them.
+fn names(parts: &[Part], answer: Answer) -> Vec<String> {
+    let mut names: Vec<&str> = Vec::new();
+    for part in parts {
+        if !names.contains(&part.name.as_str()) {
+            names.push(&part.name);
+        }
+    }
+    let text = |name: &str| {
+        let of_name = || parts.iter().filter(|part| part.name == name);
+        let places = of_name().filter(|part| part.answer == answer);
+        let places: Vec<&str> = places.map(|part| part.place.as_str()).collect();
+        let everywhere = places.len() == of_name().count() && !name.is_empty();
+        match (places.is_empty(), everywhere) {
+            (true, _) => None,
+            (false, true) => Some(name.to_string()),
+            (false, false) => Some(format!("{name} {}", list(&places)).trim().to_string()),
+        }
+    };
+    names.into_iter().filter_map(text).collect()
 }
 
 /// `a, b and c`
@@ -223,7 +250,7 @@ mod tests {
             let parts: Vec<Part> = answers
                 .iter()
                 .enumerate()
-                .map(|(place, answer)| Part::new(format!("at {place}"), *answer))
+                .map(|(place, answer)| Part::at("", format!("at {place}"), *answer))
                 .collect();
             judge(&parts)
         };
@@ -258,6 +285,22 @@ mod tests {
                 Verdict::DoesNotHold,
                 condition("not at 0; in some seeds only at 1")
             )
+        );
+    }
+
+    #[test]
+    fn a_part_is_named_without_its_places_where_all_of_them_agree() {
+        let part = |name: &str, place: &str, answer| Part::at(name, place, answer);
+        let (_, condition) = judge(&[
+            part("at the start", "at d_k 64", Answer::No),
+            part("at the start", "at d_k 256", Answer::No),
+            part("later", "at d_k 64", Answer::No),
+            part("later", "at d_k 128", Answer::Yes),
+            part("later", "at d_k 256", Answer::Yes),
+        ]);
+        assert_eq!(
+            condition.unwrap(),
+            "later at d_k 128 and at d_k 256; not at the start and later at d_k 64"
         );
     }
 

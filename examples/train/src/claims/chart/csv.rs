@@ -74,6 +74,7 @@ mod tests {
     fn lines_are_written_number_by_number() {
         let series = |name: &str, points| Series {
             name: name.to_string(),
+            legend: None,
             color: Hue::Blue,
             style: Style::Bars,
             points,

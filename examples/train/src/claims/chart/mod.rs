@@ -40,6 +40,8 @@ pub(super) struct Axis {
 #[derive(Clone, Debug)]
 pub(super) struct Series {
     pub name: String,
+    /// What the legend calls it where its colour says the rest.
+    pub legend: Option<String>,
     pub color: Hue,
     pub style: Style,
     pub points: Vec<At>,
@@ -136,6 +138,25 @@ impl Chart {
     }
 }
 
+impl Chart {
+    /// How many decades a logarithmic axis shows.
+    fn decades(&self) -> Option<f64> {
+        let floor = self.floor()?;
+        let Content::Lines(lines) = &self.content else {
+            return None;
+        };
+        let numbers = lines.iter().flat_map(|line| &line.points);
+        let (low, high) = numbers
+            .flat_map(|at| [at.low, at.high])
+            .filter(|y| y.is_finite())
+            .map(|y| y.max(floor).log10())
+            .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), y| {
+                (low.min(y), high.max(y))
+            });
+        Some(high - low)
+    }
+}
+
 impl Axis {
     pub fn linear(label: &str) -> Self {
         Self {
@@ -217,6 +238,7 @@ mod tests {
             let points = vec![At::exact(1.0, 0.0), At::exact(2.0, 5.0)];
             let series = Series {
                 name: "a".to_string(),
+                legend: None,
                 color: Hue::Blue,
                 style: Style::Run,
                 points,
@@ -225,6 +247,7 @@ mod tests {
         };
         let floor = line(Axis::log("y")).floor().unwrap();
         assert!((floor / 5e-8 - 1.0).abs() < 1e-12, "{floor}");
+        assert_eq!(line(Axis::log("y")).decades(), Some(8.0));
         assert_eq!(line(Axis::linear("y")).floor(), None);
     }
 }

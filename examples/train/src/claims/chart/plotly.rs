@@ -18,31 +18,29 @@ pub(in crate::claims) fn plot(chart: &Chart) -> Plot {
     let mut plot = Plot::new();
     match &chart.content {
         Content::Lines(lines) => {
-            // What lies below comes first.
-            for style in [
-                Style::Run,
-                Style::Band,
-                Style::Theory,
-                Style::DashedBars,
-                Style::Bars,
-            ] {
-                for line in lines.iter().filter(|line| line.style == style) {
-                    for trace in traces(chart, line) {
-                        plot.add_trace(trace);
-                    }
-                }
+            for trace in lines.iter().flat_map(|line| traces(chart, line)) {
+                plot.add_trace(trace);
             }
         }
         Content::Cells(cells) => plot.add_trace(heat_map(cells)),
     }
-    let mut y = axis(&chart.y, chart.floor());
-    if matches!(chart.content, Content::Cells(_)) {
-        // Rows from the top, as the table that they are.
-        y = y.auto_range(true).type_(AxisType::Category);
+    let (mut x, mut y) = (axis(&chart.x), axis(&chart.y));
+    match chart.content {
+        // Names, even if they are numbers.
+        Content::Cells(_) => {
+            x = x.type_(AxisType::Category);
+            y = y.type_(AxisType::Category);
+        }
+        // A tick a decade, or two; where there are few decades, as the library puts them.
+        Content::Lines(_) => match chart.decades() {
+            Some(decades) if decades > 6.0 => y = y.dtick(2.0),
+            Some(decades) if decades > 1.5 => y = y.dtick(1.0),
+            _ => {}
+        },
     }
     plot.set_layout(
         Layout::new()
-            .x_axis(axis(&chart.x, None))
+            .x_axis(x)
             .y_axis(y)
             .hover_mode(HoverMode::Closest)
             // A finger that moves over a plot scrolls the page.
@@ -68,7 +66,7 @@ pub(in crate::claims) fn plot(chart: &Chart) -> Plot {
     plot
 }
 
-fn axis(axis: &Axis, floor: Option<f64>) -> PlotAxis {
+fn axis(axis: &Axis) -> PlotAxis {
     let mut plotted = PlotAxis::new()
         .title(Title::with_text(axis.label.as_str()))
         .zero_line(false)
@@ -80,9 +78,6 @@ fn axis(axis: &Axis, floor: Option<f64>) -> PlotAxis {
     }
     if let Some((low, high)) = axis.range {
         plotted = plotted.range(vec![low, high]);
-    }
-    if floor.is_some() {
-        plotted = plotted.n_ticks(6);
     }
     if let Some(ticks) = &axis.ticks {
         plotted = plotted
@@ -108,7 +103,7 @@ fn traces(chart: &Chart, line: &Series) -> Vec<Box<dyn Trace>> {
     let y = column(|at| at.y);
     let color = |alpha| rgba(line.color, alpha);
     let base = Scatter::new(x.clone(), y.clone())
-        .name(&line.name)
+        .name(line.legend.as_ref().unwrap_or(&line.name))
         .legend_group(&line.name)
         .text_array(labels(chart, line))
         .hover_template("%{text}<extra></extra>");
@@ -254,6 +249,7 @@ mod tests {
     fn json_of(style: Style, points: Vec<At>, y: Axis) -> Value {
         let series = Series {
             name: "unscaled".to_string(),
+            legend: None,
             color: Hue::Vermilion,
             style,
             points,
@@ -325,6 +321,7 @@ mod tests {
             }),
         };
         let plot = serde_json::to_value(plot(&chart)).unwrap();
+        assert_eq!(plot["layout"]["xaxis"]["type"], "category");
         assert_eq!(plot["data"][0]["y"], json!(["9", "0"]));
         assert_eq!(plot["data"][0]["z"], json!([[0.0, 1.0], [0.5, null]]));
     }

@@ -202,9 +202,8 @@ fn draw_mark(plot: &mut PlotContext, of: Hue, at: (f64, f64)) -> Drawn {
         Hue::Blue => plot.draw_series([Circle::new(at, 4, style)])?,
         Hue::Vermilion => plot.draw_series([TriangleMarker::new(at, 6, style)])?,
         Hue::Green => plot.draw_series([Cross::new(at, 4, color(of).stroke_width(2))])?,
-        Hue::Purple | Hue::Grey => {
-            plot.draw_series([Circle::new(at, 4, color(of).stroke_width(2))])?
-        }
+        Hue::Grey => plot.draw_series([TriangleMarker::new(at, 6, color(of).stroke_width(2))])?,
+        Hue::Purple => plot.draw_series([Circle::new(at, 4, color(of).stroke_width(2))])?,
     };
     Ok(())
 }
@@ -215,7 +214,8 @@ fn draw_mark_on(area: &Area, of: Hue, at: (i32, i32)) -> Drawn {
         Hue::Blue => area.draw(&Circle::new(at, 4, style)),
         Hue::Vermilion => area.draw(&TriangleMarker::new(at, 6, style)),
         Hue::Green => area.draw(&Cross::new(at, 4, color(of).stroke_width(2))),
-        Hue::Purple | Hue::Grey => area.draw(&Circle::new(at, 4, color(of).stroke_width(2))),
+        Hue::Purple => area.draw(&Circle::new(at, 4, color(of).stroke_width(2))),
+        Hue::Grey => area.draw(&TriangleMarker::new(at, 6, color(of).stroke_width(2))),
     }
 }
 
@@ -301,6 +301,7 @@ mod tests {
     fn chart(style: Style) -> Chart {
         let series = |name: &str, color| Series {
             name: name.to_string(),
+            legend: None,
             color,
             style,
             points: vec![

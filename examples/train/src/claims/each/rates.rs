@@ -32,7 +32,8 @@ pub(super) fn claim(results: &Results) -> Claim {
             best(results, Arm::Unscaled, d_k),
         );
         let ratio = unscaled.steps.over(&scaled.steps);
-        parts.push(Part::new(
+        parts.push(Part::at(
+            "",
             format!("at d_k {d_k}"),
             Answer::above(&ratio, SLOWER),
         ));
@@ -130,7 +131,7 @@ mod tests {
 
         let mut made_up = fixture::results();
         fixture::change_runs(&mut made_up, Arm::Unscaled, |config, curve| {
-            if config.stop.is_some() && config.lr == Some(1e-2) {
+            if config.stop.is_some() && config.lr == Some(3e-2) {
                 curve.learned_at = Some(41);
             }
         });
@@ -139,7 +140,7 @@ mod tests {
         assert!(
             claim
                 .finding
-                .contains("41 (41 to 41) steps without the scale (rate 0.0100, the edge of the"),
+                .contains("41 (41 to 41) steps without the scale (rate 0.0300, the edge of the"),
             "{}",
             claim.finding
         );

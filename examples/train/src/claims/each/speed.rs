@@ -25,7 +25,7 @@ pub(super) fn claim(results: &Results) -> Claim {
         let going = unscaled.iter().filter(|run| run.half_at.is_some()).count();
         let ratio = learning_steps(&unscaled).over(&learning_steps(&scaled));
         let answer = Answer::from_count(going, unscaled.len()).and(Answer::above(&ratio, SLOWER));
-        parts.push(Part::new(format!("at d_k {d_k}"), answer));
+        parts.push(Part::at("", format!("at d_k {d_k}"), answer));
         let loss = |runs: &[&Curve]| spread(runs.iter().map(|run| run.final_loss));
         words.push(format!(
             "{} times the steps to 90 % and a final loss of {} against {} at d_k {d_k}",

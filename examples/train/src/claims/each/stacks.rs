@@ -47,8 +47,8 @@ pub(super) fn claim(results: &Results) -> Claim {
         ));
         for (of_one, of_stack) in one.iter().zip(sides(&ratios)) {
             if (layers, heads) != (1, 1) {
-                let part = format!("for claim {} with {name}", of_one.0);
-                parts.push(Part::new(part, same(&of_one.1, &of_stack.1)));
+                let (claim, place) = (format!("for claim {}", of_one.0), format!("with {name}"));
+                parts.push(Part::at(claim, place, same(&of_one.1, &of_stack.1)));
             }
         }
         let figure = |what: &str| format!("{what}, unscaled / scaled, {name}");

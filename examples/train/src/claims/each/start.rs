@@ -13,12 +13,13 @@ const SENTENCE: &str = "It is not an initialisation problem: query and key weigh
                         enough for scores of deviation 1 do not make up for the missing scale.";
 const RULE: &str = "The small start divides query and key weights by d_k^(1/4) each. At a d_k, learning \
                     is not made up for if, in every seed, it takes more than 1.1 times as many steps to \
-                    90 % as with the scale; nor is what comes after, if at the end of training the \
-                    scores' deviation is more than twice that with the scale.";
+                    90 % as with the scale; nor are the scores, or the final loss, if in every seed \
+                    their deviation at the end of training, or the mean loss of the last 100 steps, is more \
+                    than twice that with the scale.";
 
 pub(super) fn claim(results: &Results) -> Claim {
     let mut figures = Vec::new();
-    let (mut learning, mut after) = (Vec::new(), Vec::new());
+    let (mut learning, mut after, mut lasting) = (Vec::new(), Vec::new(), Vec::new());
     let mut words = Vec::new();
     for &d_k in &results.plan.d_k {
         let [scaled, unscaled, small] = Arm::ALL.map(|arm| results.trained(arm, d_k));
@@ -27,27 +28,42 @@ pub(super) fn claim(results: &Results) -> Claim {
         let [std_scaled, std_unscaled, std_small] =
             [&scaled, &unscaled, &small].map(|runs| at_end(runs, |layer| layer.score_std));
         let wider = std_small.over(&std_scaled);
-        learning.push(Part::new(
-            format!("for learning at d_k {d_k}"),
+        learning.push(Part::at(
+            "for learning",
+            format!("at d_k {d_k}"),
             Answer::above(&ratio, SLOWER),
         ));
-        after.push(Part::new(
-            format!("for the scores after training at d_k {d_k}"),
+        after.push(Part::at(
+            "for the scores after training",
+            format!("at d_k {d_k}"),
             Answer::above(&wider, 2.0),
+        ));
+        let loss = |runs: &[&Curve]| spread(runs.iter().map(|run| run.final_loss));
+        let worse = loss(&small).over(&loss(&scaled));
+        lasting.push(Part::at(
+            "for the final loss",
+            format!("at d_k {d_k}"),
+            Answer::above(&worse, 2.0),
         ));
         words.push(format!(
             "at d_k {d_k} it takes {} times the steps to 90 % of the scaled runs (the ordinary start \
-             {}), and training brings the scores' deviation from {} to {} (scaled {}, unscaled {})",
+             {}), training brings the scores' deviation from {} to {} (scaled {}, unscaled {}), and the \
+             final loss is {} times that of the scaled runs",
             cell(&ratio),
             cell(&plain),
             cell(&at_start(&small, |layer| layer.score_std)),
             cell(&std_small),
             cell(&std_scaled),
             cell(&std_unscaled),
+            cell(&worse),
         ));
         figures.push(Figure::shown(
             format!("steps to 90 %, small start / scaled, d_k {d_k}"),
             ratio,
+        ));
+        figures.push(Figure::shown(
+            format!("final loss, small start / scaled, d_k {d_k}"),
+            worse,
         ));
         figures.push(Figure::kept(
             format!("steps to 90 %, ordinary start / scaled, d_k {d_k}"),
@@ -71,8 +87,8 @@ pub(super) fn claim(results: &Results) -> Claim {
         }
     }
     let finding = format!("With the small start, {}.", words.join("; "));
-    learning.extend(after);
-    Claim::judged(8, SENTENCE, RULE, figures, &learning, finding)
+    let parts = [learning, after, lasting].concat();
+    Claim::judged(8, SENTENCE, RULE, figures, &parts, finding)
 }
 
 fn at_start(runs: &[&Curve], of: impl Fn(&Layer) -> f64) -> Spread {
@@ -110,11 +126,11 @@ mod tests {
         assert_eq!(claim.verdict, Verdict::HoldsUnderCondition);
         assert_eq!(
             claim.condition.unwrap(),
-            "for the scores after training at d_k 64 and for the scores after training at d_k 256; \
-             not for learning at d_k 64 and for learning at d_k 256"
+            "for the scores after training and for the final loss; not for learning"
         );
 
         fixture::change_runs(&mut repaired, Arm::SmallInit, |_, curve| {
+            curve.final_loss = 0.01;
             for point in &mut curve.points {
                 point.layers[0].score_std = 3.0;
             }

@@ -35,7 +35,7 @@ pub(super) fn claim(results: &Results) -> Claim {
                 let name = format!("{scale} variance / theory at d {d}, σ {sigma}");
                 figures.push(Figure::kept(name, ratio));
             }
-            parts.push(Part::new(format!("{what} at σ {sigma}"), answer));
+            parts.push(Part::at(what, format!("at σ {sigma}"), answer));
         }
     }
     let grows = growth(results, Scale::Unscaled);

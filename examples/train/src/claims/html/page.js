@@ -29,14 +29,31 @@
     keys.reduce((inner, key) => (inner[key] ??= {}), object)[last] = value;
   };
 
+  // A plot's height: its area, its axis, and a legend of as many rows as its entries need there.
+  const size = (place, data) => {
+    const width = place.clientWidth - 75;
+    let [rows, left] = [1, 0];
+    for (const trace of data) {
+      if (trace.showlegend === false || trace.type === "heatmap") continue;
+      const entry = 48 + 6.2 * trace.name.length;
+      if (left > 0 && left + entry > width) {
+        rows += 1;
+        left = 0;
+      }
+      left += entry;
+    }
+    const area = 270;
+    return { height: area + 62 + 21 * rows, "legend.y": -56 / area };
+  };
+
   const drawn = [];
   const draw = async () => {
     for (const source of document.querySelectorAll("script[data-plot]")) {
       const plot = JSON.parse(source.textContent);
-      for (const [path, colour] of Object.entries(colours())) {
-        set(plot.layout, path, colour);
-      }
       const place = document.getElementById(source.dataset.plot);
+      for (const [path, value] of Object.entries({ ...colours(), ...size(place, plot.data) })) {
+        set(plot.layout, path, value);
+      }
       drawn.push(await Plotly.newPlot(place, plot.data, plot.layout, plot.config));
     }
     root.dataset.drawn = "all";
@@ -55,5 +72,10 @@
     recolour();
   });
   dark.addEventListener("change", recolour);
+  addEventListener("resize", () => {
+    for (const plot of drawn) {
+      Plotly.relayout(plot, size(plot, plot.data));
+    }
+  });
   draw();
 })();
