@@ -380,11 +380,12 @@ fn measure_claims(arguments: &ClaimsArgs) -> Result<(), Error> {
 
     let mut text = claims::table(&measurement);
     text.push_str(&format!(
-        "\n{} of {} jobs measured now, in {:.1} s\nReport: {}\nTable: {}\nFigures: {}\n",
+        "\n{} of {} jobs measured now, in {:.1} s\nReport: {}\nTable: {}\nRows: {}\nFigures: {}\n",
         measurement.measured,
         measurement.jobs,
         started.elapsed().as_secs_f64(),
         written.report.display(),
+        written.table.display(),
         written.json.display(),
         written.figures.display(),
     ));

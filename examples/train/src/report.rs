@@ -73,7 +73,12 @@ pub(crate) fn cell(spread: &Spread) -> String {
     }
 }
 
-pub(crate) fn show(measured: Measured) -> String {
+/// The median alone, where the interval stands elsewhere.
+pub(crate) fn middle(spread: &Spread) -> String {
+    spread.median().map_or("-".to_string(), show)
+}
+
+fn show(measured: Measured) -> String {
     let bound = if measured.more { "> " } else { "" };
     format!("{bound}{}", number(measured.value))
 }
@@ -244,11 +249,10 @@ fn scores(rows: &[Row]) -> Option<String> {
     let std = Finding::of(rows, Quantity::ScoreStd(0))?;
     let saturated = Finding::of(rows, Quantity::Saturated(0))?;
     let both = |row: &&Row| {
-        let median = |spread: &Spread| spread.median().map_or("-".to_string(), show);
         format!(
             "{} and {} at d_k {}",
-            median(&row.unscaled),
-            median(&row.scaled),
+            middle(&row.unscaled),
+            middle(&row.scaled),
             row.d_k
         )
     };

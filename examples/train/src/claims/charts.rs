@@ -343,7 +343,7 @@ fn queries(results: &Results) -> Section {
         claims: &[4, 5],
         text: "The L2 norm of the gradient of a sample's own loss at the scores of its query, over the \
                queries of a batch. Each quantile is the median over the seeds. A logarithmic axis shows \
-               eight decades; what is smaller, 0 included, lies at its foot."
+               seven decades; what is smaller, 0 included, lies at its foot."
             .to_string(),
         charts: charts.to_vec(),
     }

@@ -34,7 +34,7 @@ use serde::Serialize;
 
 pub use claim::{Claim, Figure};
 pub use plan::Plan;
-pub use table::table;
+pub use table::{markdown, table};
 pub use verdict::Verdict;
 
 use crate::figures::weights;
@@ -70,6 +70,8 @@ struct File<'a> {
 pub struct Written {
     /// `claims.json`
     pub json: PathBuf,
+    /// `claims.md`
+    pub table: PathBuf,
     /// `report.html`
     pub report: PathBuf,
     /// The folder of the figures, each as SVG and as CSV.
@@ -152,7 +154,7 @@ impl Measurement {
         &self.results.plan
     }
 
-    /// Writes `claims.json`, `report.html`, and the figures as SVG and CSV.
+    /// Writes `claims.json`, `claims.md`, `report.html`, and the figures as SVG and CSV.
     ///
     /// # Errors
     ///
@@ -168,6 +170,9 @@ impl Measurement {
         };
         let text = serde_json::to_string_pretty(&file).expect("claims are plain data");
         write_whole(&json, (text + "\n").as_bytes())?;
+
+        let table = dir.join("claims.md");
+        write_whole(&table, markdown(&self.claims).as_bytes())?;
 
         let charts = charts::charts(&self.results);
         let figures = dir.join("figures");
@@ -185,6 +190,7 @@ impl Measurement {
         write_whole(&report, html::page(self, &charts).as_bytes())?;
         Ok(Written {
             json,
+            table,
             report,
             figures,
         })

@@ -27,6 +27,19 @@ pub fn table(measurement: &Measurement) -> String {
     text
 }
 
+/// The same as a table in Markdown, without the words around it.
+pub fn markdown(claims: &[Claim]) -> String {
+    let mut text = "| # | claim | verdict | figures |\n|---|---|---|---|\n".to_string();
+    for claim in claims {
+        let [id, sentence, verdict, figures] = row(claim).map(|cell| {
+            let cell = cell.replace('|', "\\|");
+            cell.replace('\n', "<br>")
+        });
+        text.push_str(&format!("| {id} | {sentence} | {verdict} | {figures} |\n"));
+    }
+    text
+}
+
 fn row(claim: &Claim) -> [String; 4] {
     let verdict = match &claim.condition {
         Some(condition) => format!("{}: {condition}", claim.verdict.words()),
@@ -92,6 +105,16 @@ mod tests {
         assert!(text.contains("The quick mode:"), "{text}");
         for line in text.lines() {
             assert!(line.chars().count() <= 100, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_row_of_markdown_is_one_line() {
+        let text = markdown(&each::claims(&fixture::results()));
+        assert_eq!(text.lines().count(), 2 + 11);
+        for line in text.lines() {
+            assert!(line.starts_with('|') && line.ends_with('|'), "{line}");
+            assert_eq!(line.matches('|').count(), 5, "{line}");
         }
     }
 

@@ -22,7 +22,7 @@ pub(crate) struct Fitted {
 }
 
 /// A logarithmic axis shows at most this many decades below its largest number.
-const MOST_DECADES: f64 = 7.0;
+pub(crate) const MOST_DECADES: f64 = 7.0;
 
 impl Axis {
     /// From 0 to the largest number.

@@ -9,7 +9,10 @@ use plotly::configuration::DisplayModeBar;
 use plotly::layout::{Axis as PlotAxis, AxisType, DragMode, GroupClick, HoverMode, Legend, Margin};
 use plotly::{Configuration, HeatMap, Layout, Plot, Scatter, Trace};
 
+use plotters::coord::ranged1d::ValueFormatter;
+
 use super::{Axis, Cells, Chart, Content, Hue, Series, Style};
+use crate::plot::Fitted;
 use crate::report::number;
 
 /// The plot: hover shows each number with its interval, and a click in the legend switches a line
@@ -31,12 +34,13 @@ pub(in crate::claims) fn plot(chart: &Chart) -> Plot {
             x = x.type_(AxisType::Category);
             y = y.type_(AxisType::Category);
         }
-        // A tick a decade, or two; where there are few decades, as the library puts them.
-        Content::Lines(_) => match chart.decades() {
-            Some(decades) if decades > 6.0 => y = y.dtick(2.0),
-            Some(decades) if decades > 1.5 => y = y.dtick(1.0),
-            _ => {}
-        },
+        // The ticks of the SVG.
+        Content::Lines(_) if chart.y.log => {
+            let ticks = super::svg::y_axis(chart).ticks;
+            y = y.tick_text(ticks.iter().map(Fitted::format).collect());
+            y = y.tick_values(ticks);
+        }
+        Content::Lines(_) => {}
     }
     plot.set_layout(
         Layout::new()
@@ -72,9 +76,7 @@ fn axis(axis: &Axis) -> PlotAxis {
         .zero_line(false)
         .auto_margin(true);
     if axis.log {
-        plotted = plotted
-            .type_(AxisType::Log)
-            .exponent_format(plotly::common::ExponentFormat::Power);
+        plotted = plotted.type_(AxisType::Log);
     }
     if let Some((low, high)) = axis.range {
         plotted = plotted.range(vec![low, high]);
@@ -291,7 +293,7 @@ mod tests {
         ];
         let plot = json_of(Style::Run, points, Axis::log("norm"));
         assert_eq!(plot["layout"]["yaxis"]["type"], "log");
-        assert_eq!(plot["data"][0]["y"], json!([3e-8, 3.0, null]));
+        assert_eq!(plot["data"][0]["y"], json!([3e-7, 3.0, null]));
         assert_eq!(plot["data"][0]["text"][0], "unscaled<br>step 5: 0");
     }
 

@@ -126,7 +126,7 @@ fn dashes(style: Style, left: i32, right: i32) -> Vec<(i32, i32)> {
 fn draw_lines(chart: &Chart, lines: &[Series], area: &Area) -> Drawn {
     let points = || lines.iter().flat_map(|line| &line.points);
     let x = fit(&chart.x).fit(points().map(|at| at.x));
-    let y = fit(&chart.y).fit(points().flat_map(|at| [at.y, at.low, at.high]));
+    let y = y_axis(chart);
     let mut plot = ChartBuilder::on(area)
         .margin_left(8)
         .margin_right(18)
@@ -280,6 +280,16 @@ fn shade(value: Option<f64>) -> RGBColor {
 fn color(color: Hue) -> RGBColor {
     let (r, g, b) = color.rgb();
     RGBColor(r, g, b)
+}
+
+/// The vertical axis for the chart's numbers.
+pub(super) fn y_axis(chart: &Chart) -> Fitted {
+    let points = match &chart.content {
+        Content::Lines(lines) => lines.iter().flat_map(|line| &line.points).collect(),
+        Content::Cells(_) => Vec::new(),
+    };
+    let numbers = points.into_iter().flat_map(|at| [at.y, at.low, at.high]);
+    fit(&chart.y).fit(numbers)
 }
 
 fn fit(axis: &super::Axis) -> PlotAxis {

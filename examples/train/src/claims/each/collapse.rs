@@ -6,7 +6,7 @@ use crate::claims::claim::{Claim, Figure, exponent, spread};
 use crate::claims::results::Results;
 use crate::claims::scores::{KEYS, ScoresAt};
 use crate::claims::verdict::{Answer, Part};
-use crate::report::cell;
+use crate::report::middle;
 use crate::summary::Spread;
 
 const SENTENCE: &str = "Gradients through a nearly one-hot softmax collapse.";
@@ -42,7 +42,7 @@ pub(super) fn claim(results: &Results) -> Claim {
     let power = mean_exponent(results);
     let kept = at(Scale::Unscaled, largest, |at| at.kept);
     let along = |typical: &[Spread]| {
-        let at = |(d, spread): (&usize, &Spread)| format!("{} at d {d}", cell(spread));
+        let at = |(d, spread): (&usize, &Spread)| format!("{} at d {d}", middle(spread));
         widths
             .iter()
             .zip(typical)
@@ -56,8 +56,8 @@ pub(super) fn claim(results: &Results) -> Claim {
          gradient as large as the median one with the scale.",
         along(&typical),
         along(&scaled),
-        cell(&power),
-        cell(&kept),
+        middle(&power),
+        middle(&kept),
     );
     let mut figures = vec![
         Figure::shown(

@@ -4,7 +4,7 @@ use crate::claims::claim::{Claim, Figure, spread};
 use crate::claims::results::Results;
 use crate::claims::runs::{Arm, Curve, Point};
 use crate::claims::verdict::{Answer, Part};
-use crate::report::{cell, number};
+use crate::report::{middle, number};
 use crate::summary::{Measured, Spread};
 
 const SENTENCE: &str = "Without the scale gradients vanish, as a log of parameter norms shows.";
@@ -35,9 +35,11 @@ pub(super) fn claim(results: &Results) -> Claim {
         let key = at_start(&unscaled, &scaled, |point| point.key_norm);
         let smaller = Answer::below(&query, 1.0).and(Answer::below(&key, 1.0));
         start.push(Part::at("at the start", format!("at d_k {d_k}"), smaller));
-        words
-            .0
-            .push(format!("{} and {} at d_k {d_k}", cell(&query), cell(&key)));
+        words.0.push(format!(
+            "{} and {} at d_k {d_k}",
+            middle(&query),
+            middle(&key)
+        ));
         figures.push(Figure::shown(
             format!("query-weight gradient norm at step 0, unscaled / scaled, d_k {d_k}"),
             query,

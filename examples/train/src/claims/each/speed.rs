@@ -5,7 +5,7 @@ use crate::claims::claim::{Claim, Figure, spread};
 use crate::claims::results::Results;
 use crate::claims::runs::{Arm, Curve};
 use crate::claims::verdict::{Answer, Part};
-use crate::report::cell;
+use crate::report::middle;
 
 const SENTENCE: &str = "Without the scale training is not stopped but bad.";
 const RULE: &str = "Not stopped: every run without the scale comes to 50 % accuracy (mean of 20 \
@@ -29,9 +29,9 @@ pub(super) fn claim(results: &Results) -> Claim {
         let loss = |runs: &[&Curve]| spread(runs.iter().map(|run| run.final_loss));
         words.push(format!(
             "{} times the steps to 90 % and a final loss of {} against {} at d_k {d_k}",
-            cell(&ratio),
-            cell(&loss(&unscaled)),
-            cell(&loss(&scaled)),
+            middle(&ratio),
+            middle(&loss(&unscaled)),
+            middle(&loss(&scaled)),
         ));
         for (name, runs) in [("scaled", &scaled), ("unscaled", &unscaled)] {
             let figure = |what: &str| format!("{what}, {name}, d_k {d_k}");
@@ -67,7 +67,7 @@ mod tests {
         let claim = super::claim(&fixture::results());
         assert_eq!((claim.verdict, claim.condition), (Verdict::Holds, None));
         assert!(
-            claim.finding.contains("3 (3 to 3) times the steps"),
+            claim.finding.contains("3 times the steps"),
             "{}",
             claim.finding
         );

@@ -5,7 +5,7 @@ use crate::claims::claim::{Claim, Figure, spread};
 use crate::claims::results::Results;
 use crate::claims::runs::{Arm, Curve, Layer};
 use crate::claims::verdict::{Answer, Part};
-use crate::report::cell;
+use crate::report::middle;
 use crate::summary::Spread;
 
 const SENTENCE: &str = "What claims 3 to 6 find of one layer with one head is so in deeper stacks and \
@@ -42,8 +42,8 @@ pub(super) fn claim(results: &Results) -> Claim {
         let ratios = ratios(results, layers, heads);
         words.push(format!(
             "{name}: {} times the steps to 90 %, {} times the query weights' gradient norm",
-            cell(&ratios.steps),
-            cell(&ratios.norm)
+            middle(&ratios.steps),
+            middle(&ratios.norm)
         ));
         for (of_one, of_stack) in one.iter().zip(sides(&ratios)) {
             if (layers, heads) != (1, 1) {

@@ -6,7 +6,7 @@ use crate::claims::claim::{Claim, Figure, spread};
 use crate::claims::results::Results;
 use crate::claims::runs::{Arm, Curve, Layer};
 use crate::claims::verdict::{Answer, Part};
-use crate::report::cell;
+use crate::report::middle;
 use crate::summary::Spread;
 
 const SENTENCE: &str = "It is not an initialisation problem: query and key weights that start small \
@@ -49,13 +49,13 @@ pub(super) fn claim(results: &Results) -> Claim {
             "at d_k {d_k} it takes {} times the steps to 90 % of the scaled runs (the ordinary start \
              {}), training brings the scores' deviation from {} to {} (scaled {}, unscaled {}), and the \
              final loss is {} times that of the scaled runs",
-            cell(&ratio),
-            cell(&plain),
-            cell(&at_start(&small, |layer| layer.score_std)),
-            cell(&std_small),
-            cell(&std_scaled),
-            cell(&std_unscaled),
-            cell(&worse),
+            middle(&ratio),
+            middle(&plain),
+            middle(&at_start(&small, |layer| layer.score_std)),
+            middle(&std_small),
+            middle(&std_scaled),
+            middle(&std_unscaled),
+            middle(&worse),
         ));
         figures.push(Figure::shown(
             format!("steps to 90 %, small start / scaled, d_k {d_k}"),

@@ -43,7 +43,7 @@
       left += entry;
     }
     const area = 270;
-    return { height: area + 62 + 21 * rows, "legend.y": -56 / area };
+    return { height: area + 76 + 21 * rows, "legend.y": -66 / area };
   };
 
   const drawn = [];
