@@ -9,6 +9,21 @@
 //! The interval of a figure reaches from its smallest to its largest value over the seeds. It
 //! covers the median of all seeds with a probability of `1 - 2^(1 - n)` for `n` seeds, whatever
 //! the distribution: 75 % for 3 seeds, 97 % for 6.
+//!
+//! # Example
+//!
+//! ```no_run
+//! use std::path::Path;
+//! use train::Backend;
+//! use train::claims::{Plan, measure, table};
+//!
+//! let (backend, dir) = (Backend::default(), Path::new("runs/claims-quick"));
+//! let measurement = measure(&Plan::quick(backend), dir, &backend.device()?, 2)?;
+//! assert_eq!(measurement.claims.len(), 11);
+//! print!("{}", table(&measurement));
+//! measurement.write(dir)?;
+//! # Ok::<(), train::Error>(())
+//! ```
 
 mod chart;
 mod charts;
@@ -164,7 +179,7 @@ impl Measurement {
         let file = File {
             schema: 1,
             mode: self.plan().mode,
-            interval: interval(self.plan().seeds.len()),
+            interval: interval(self.plan()),
             setup: self.plan(),
             claims: &self.claims,
         };
@@ -198,16 +213,26 @@ impl Measurement {
 }
 
 /// What an interval is, in words.
-fn interval(seeds: usize) -> String {
-    match seeds {
-        0 | 1 => "One seed: nothing is known of the spread.".to_string(),
-        n => format!(
-            "Figures are medians over {n} seeds; in brackets the smallest and the largest. For \
-             independent seeds that range covers the median of all seeds with a probability of {:.1} \
-             %, whatever the distribution.",
-            100.0 * (1.0 - 0.5f64.powi(n as i32 - 1))
-        ),
+fn interval(plan: &Plan) -> String {
+    let seeds = plan.seeds.len();
+    if seeds < 2 {
+        return "One seed: nothing is known of the spread.".to_string();
     }
+    let covered = |seeds: usize| 100.0 * (1.0 - 0.5f64.powi(seeds as i32 - 1));
+    let mut text = format!(
+        "Figures are medians over {seeds} seeds; in brackets the smallest and the largest. For \
+         independent seeds that range covers the median of all seeds with a probability of {:.1} %, \
+         whatever the distribution.",
+        covered(seeds)
+    );
+    match plan.stack_seeds.len() {
+        stacks if stacks == seeds => {}
+        stacks => text.push_str(&format!(
+            " Claim 11 has {stacks} seeds, and {:.1} %.",
+            covered(stacks)
+        )),
+    }
+    text
 }
 
 #[cfg(test)]
@@ -343,8 +368,25 @@ mod tests {
 
     #[test]
     fn the_interval_says_how_sure_it_is() {
-        assert!(interval(1).starts_with("One seed"));
-        assert!(interval(6).contains("over 6 seeds"));
-        assert!(interval(6).contains("96.9 %"));
+        let full = interval(&Plan::full(Backend::default()));
+        assert!(
+            full.starts_with("Figures are medians over 6 seeds;"),
+            "{full}"
+        );
+        assert!(full.contains("96.9 %"), "{full}");
+        assert!(
+            full.ends_with(" Claim 11 has 3 seeds, and 75.0 %."),
+            "{full}"
+        );
+        let quick = interval(&Plan::quick(Backend::default()));
+        assert!(
+            quick.contains("75.0 %") && !quick.contains("Claim 11"),
+            "{quick}"
+        );
+        let one = Plan {
+            seeds: vec![0],
+            ..small()
+        };
+        assert_eq!(interval(&one), "One seed: nothing is known of the spread.");
     }
 }

@@ -102,6 +102,7 @@ impl Plan {
             sigma,
             sets: self.sets,
             seed,
+            backend: self.backend,
         }
     }
 

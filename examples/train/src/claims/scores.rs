@@ -8,6 +8,7 @@ use rand::rngs::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
 use super::store::{finite, ratio};
+use crate::Backend;
 use crate::random::{Stream, generator, normals};
 
 /// How many keys a query sees, and how many queries share them.
@@ -32,6 +33,8 @@ pub(super) struct Draw {
     /// How many sets of 32 queries and 32 keys there are.
     pub sets: usize,
     pub seed: u64,
+    /// What computes.
+    pub backend: Backend,
 }
 
 /// What one draw gives, by scale, in the order of [`SCALES`].
@@ -175,7 +178,6 @@ fn quantile(sorted: &[f64], share: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Backend;
 
     fn measure(d: usize, sigma: f64) -> Scores {
         let draw = Draw {
@@ -183,6 +185,7 @@ mod tests {
             sigma,
             sets: 16,
             seed: 3,
+            backend: Backend::default(),
         };
         draw.measure(&Backend::default().device().unwrap())
     }

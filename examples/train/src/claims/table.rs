@@ -18,7 +18,7 @@ pub fn table(measurement: &Measurement) -> String {
     }
     let plan = measurement.plan();
     text.push('\n');
-    text.push_str(&wrapped(&interval(plan.seeds.len()), 100));
+    text.push_str(&wrapped(&interval(plan), 100));
     if plan.mode == "quick" {
         let note = "The quick mode: the same code as the full one on fewer seeds, widths and steps. The \
                     full one is `train claims`.";

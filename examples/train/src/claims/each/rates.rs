@@ -10,7 +10,7 @@ use crate::summary::Spread;
 
 const SENTENCE: &str = "It is not a learning-rate problem: no rate makes up for the missing scale.";
 const RULE: &str = "Each arm gets its best rate of the sweep, the one with the smallest median of the \
-                    steps to 90 % accuracy. Holds at a d_k where, in every seed, the best rate without \
+                    steps to 90 % accuracy over the same seeds. Holds at a d_k where, in every seed, the best rate without \
                     the scale takes more than 1.1 times as many steps as the best one with it.";
 
 /// The best rate of an arm and its steps to 90 %, by seed.

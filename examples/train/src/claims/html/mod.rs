@@ -40,7 +40,7 @@ pub(super) fn page(measurement: &Measurement, sections: &[Section]) -> String {
         }
         _ => "",
     };
-    let interval = interval(plan.seeds.len());
+    let interval = interval(plan);
     writeln!(
         text,
         "<p>{}{}</p>\n</header>\n<main>",
