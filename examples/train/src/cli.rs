@@ -14,16 +14,17 @@ use layers::Scale;
 use serde::Serialize;
 
 use crate::arguments::{Arms, Given};
+use crate::claims::Plan;
 use crate::comparison::{Comparison, folder};
 use crate::config::{OptimizerKind, RunConfig, Stop};
 use crate::data::TASK;
 use crate::model::Init;
 use crate::progress::Bar;
-use crate::report::number;
+use crate::report::{number, wrapped};
 use crate::resume::{Resumed, resume_in, start_in};
 use crate::summary::Row;
 use crate::training::Run;
-use crate::{Backend, Error, draw, figures, findings, rows, table, tensorboard};
+use crate::{Backend, Error, claims, draw, figures, findings, rows, table, tensorboard};
 
 /// Trains one small attention model with and without the 1/sqrt(d_k), and shows what the gradients
 /// did.
@@ -50,6 +51,11 @@ enum Command {
     Tensorboard(TensorboardArgs),
     /// Computes the worked numbers of the claim's source, and sets them beside theory.
     Figures(FiguresArgs),
+    /// Measures what is claimed of the scale, claim by claim, and reports verdicts with figures.
+    ///
+    /// Takes at most thirty minutes on two cores, or three with --quick. If it is stopped, the same
+    /// command goes on where it was.
+    Claims(ClaimsArgs),
 }
 
 #[derive(Args, Debug)]
@@ -185,6 +191,23 @@ struct FiguresArgs {
     backend: Backend,
 }
 
+#[derive(Args, Debug)]
+struct ClaimsArgs {
+    /// Measures less: fewer seeds, widths and steps.
+    #[arg(long)]
+    quick: bool,
+    /// How many jobs go on at the same time; changes no result [default: the CPUs, or 1 on a GPU].
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=256))]
+    jobs: Option<u64>,
+    /// What computes; all but flex need the feature of that name.
+    #[arg(long, value_enum, default_value_t = Backend::default())]
+    backend: Backend,
+    /// Where the results go, and where those of a measurement that was stopped are [default:
+    /// runs/claims, or runs/claims-quick].
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
 impl CommonArgs {
     fn config(&self) -> RunConfig {
         RunConfig {
@@ -212,6 +235,7 @@ pub fn main() -> ExitCode {
         Some(Command::Compare(arguments)) => compare_logs(&arguments),
         Some(Command::Tensorboard(arguments)) => write_for_tensorboard(&arguments),
         Some(Command::Figures(arguments)) => show_figures(&arguments),
+        Some(Command::Claims(arguments)) => measure_claims(&arguments),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -247,13 +271,7 @@ fn compare_arms(arguments: &ComparisonArgs) -> Result<(), Error> {
         seeds: (0..arguments.seeds)
             .map(|number| arguments.seed.wrapping_add(number))
             .collect(),
-        jobs: match arguments.jobs {
-            Some(jobs) => jobs as usize,
-            None if arguments.common.backend.is_cpu() => {
-                thread::available_parallelism().map_or(1, NonZero::get)
-            }
-            None => 1,
-        },
+        jobs: jobs(arguments.jobs, arguments.common.backend),
     }
     .check()?;
     let device = comparison.base.backend.device()?;
@@ -293,6 +311,15 @@ fn compare_arms(arguments: &ComparisonArgs) -> Result<(), Error> {
         text.push_str(&format!("Plot: {}\n", plot.display()));
     }
     print(&text)
+}
+
+/// How many runs go on at a time: as many as were asked for, or as there are CPUs to run on.
+fn jobs(asked: Option<u64>, backend: Backend) -> usize {
+    match asked {
+        Some(jobs) => jobs as usize,
+        None if backend.is_cpu() => thread::available_parallelism().map_or(1, NonZero::get),
+        None => 1,
+    }
 }
 
 fn run(arguments: &RunArgs) -> Result<(), Error> {
@@ -449,6 +476,35 @@ fn show_figures(arguments: &FiguresArgs) -> Result<(), Error> {
     print(&figures(&device, arguments.seed))
 }
 
+fn measure_claims(arguments: &ClaimsArgs) -> Result<(), Error> {
+    let (plan, name) = match arguments.quick {
+        true => (Plan::quick(arguments.backend), "claims-quick"),
+        false => (Plan::full(arguments.backend), "claims"),
+    };
+    let device = arguments.backend.device()?;
+    let out = match &arguments.out {
+        Some(out) => out.clone(),
+        None => Path::new("runs").join(name),
+    };
+    let started = Instant::now();
+    let jobs = jobs(arguments.jobs, arguments.backend);
+    let measurement = claims::measure(&plan, &out, &device, jobs)?;
+    let written = measurement.write(&out)?;
+
+    let mut text = claims::table(&measurement);
+    text.push_str(&format!(
+        "\n{} of {} jobs measured now, in {:.1} s\nReport: {}\nTable: {}\nRows: {}\nFigures: {}\n",
+        measurement.measured,
+        measurement.jobs,
+        started.elapsed().as_secs_f64(),
+        written.report.display(),
+        written.table.display(),
+        written.json.display(),
+        written.figures.display(),
+    ));
+    print(&text)
+}
+
 /// Prints to a reader that may have gone, as `head` does.
 fn print(text: &str) -> Result<(), Error> {
     let mut out = io::stdout().lock();
@@ -458,23 +514,6 @@ fn print(text: &str) -> Result<(), Error> {
         }
         _ => Ok(()),
     }
-}
-
-/// The text in lines of at most `width` characters, where its words allow that.
-fn wrapped(text: &str, width: usize) -> String {
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        let line = lines.last_mut().expect("there is a first line");
-        if line.is_empty() {
-            line.push_str(word);
-        } else if line.chars().count() + 1 + word.chars().count() <= width {
-            line.push(' ');
-            line.push_str(word);
-        } else {
-            lines.push(word.to_string());
-        }
-    }
-    lines.join("\n") + "\n"
 }
 
 /// The folder that was asked for, if it is new or empty, or else a fresh one under `runs/`.

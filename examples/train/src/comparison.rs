@@ -1,9 +1,6 @@
 //! Both arms, several sizes, several seeds.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::thread;
 
 use burn::tensor::Device;
 use layers::Scale;
@@ -11,6 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::Error;
 use crate::config::RunConfig;
+use crate::parallel;
 use crate::progress::Display;
 use crate::training::{Run, train_in};
 
@@ -82,38 +80,18 @@ impl Comparison {
     ///
     /// # Errors
     ///
-    /// The first that a run gives; the others are given up at their next step.
+    /// The first that a run gives; those that have begun by then are run to their end.
     pub fn run(&self, dir: &Path, device: &Device) -> Result<Vec<Run>, Error> {
         let configs = self.configs();
         let display = Display::new(&configs, self.jobs);
-        let next = AtomicUsize::new(0);
-        let failed = AtomicBool::new(false);
-        let results: Mutex<Vec<(usize, Result<Run, Error>)>> = Mutex::default();
-        let work = || {
-            while !failed.load(Ordering::Relaxed) {
-                let place = next.fetch_add(1, Ordering::Relaxed);
-                let Some(config) = configs.get(place) else {
-                    break;
-                };
-                let bar = display.start(config);
-                let run = train_in(&dir.join(folder(config)), config, device, |at| bar.at(at));
-                match &run {
-                    Ok(run) => display.finish(bar, run),
-                    Err(_) => failed.store(true, Ordering::Relaxed),
-                }
-                let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
-                results.push((place, run));
-            }
-        };
-        thread::scope(|scope| {
-            for _ in 0..self.jobs.clamp(1, configs.len().max(1)) {
-                scope.spawn(work);
-            }
+        let runs = parallel::each(&configs, self.jobs, |config| {
+            let bar = display.start(config);
+            let run = train_in(&dir.join(folder(config)), config, device, |at| bar.at(at))?;
+            display.finish(bar, &run);
+            Ok(run)
         });
         display.end();
-        let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
-        results.sort_by_key(|(place, _)| *place);
-        results.into_iter().map(|(_, run)| run).collect()
+        runs
     }
 }
 

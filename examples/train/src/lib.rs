@@ -8,6 +8,7 @@
 //! cargo run --release -p train -- compare runs/A runs/B         # logs side by side
 //! cargo run --release -p train -- tensorboard runs/A --out B    # logs for TensorBoard
 //! cargo run --release -p train -- figures                       # worked numbers and theory
+//! cargo run --release -p train -- claims                        # each claim, measured and judged
 //! ```
 //!
 //! The task is associative recall: 16 pairs of a key and a value, a question that is one of the
@@ -16,6 +17,7 @@
 //! a [`Record`], and [`train_in`] writes those to a run's log; [`start_in`] and [`resume_in`] also
 //! keep a [`Checkpoint`]. [`Comparison`] runs both arms at
 //! several sizes and seeds, [`rows`] makes its table and [`findings`] puts that into words.
+//! [`claims`] measures what is claimed of the scale, and reports it.
 //!
 //! Weights, batches and the measured samples are drawn on the host from the seed (ChaCha with 8
 //! rounds; normals by the ziggurat method), so every backend starts equal, both arms start from the
@@ -38,6 +40,7 @@
 mod arguments;
 mod backend;
 mod checkpoint;
+pub mod claims;
 pub mod cli;
 mod comparison;
 mod config;
@@ -45,6 +48,7 @@ mod data;
 mod error;
 mod figures;
 mod model;
+mod parallel;
 mod plot;
 mod progress;
 mod random;

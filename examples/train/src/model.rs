@@ -8,7 +8,6 @@ use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, L
 use burn::tensor::{Device, Tensor, TensorData};
 use clap::ValueEnum;
 use layers::{AttentionError, MhaInput, MultiHeadAttention, MultiHeadAttentionConfig, Scale};
-use rand::rngs::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
 use crate::data::{Batch, KEYS, TOKENS, VALUES};
@@ -50,6 +49,9 @@ pub enum Init {
     /// host. Queries and keys then have unit variance at step 0, and raw scores variance `d_k`.
     #[default]
     Unit,
+    /// [`Unit`](Self::Unit) with query and key projections smaller by `d_k^(1/4)` each, so that
+    /// raw scores, not queries and keys, start with unit variance.
+    UnitScores,
     /// Burn's own initialisers: projections uniform in ±1 / sqrt(fan in), a third of that
     /// variance, drawn on the device.
     Burn,
@@ -104,7 +106,11 @@ impl ModelConfig {
         device.seed(seed);
         let model = self.burn_init(device)?;
         match init {
-            Init::Unit => Ok(model.unit_variance(&mut generator(seed, Stream::Weights), device)),
+            Init::Unit => Ok(model.unit_variance(1.0, seed, device)),
+            Init::UnitScores => {
+                let smaller = (self.d_k as f64).powf(-0.25);
+                Ok(model.unit_variance(smaller, seed, device))
+            }
             // Cloning draws what Burn has put off until first use.
             Init::Burn => Ok(model.clone()),
         }
@@ -151,6 +157,28 @@ impl Model {
         batch: &Batch,
         call: impl Fn(usize, MhaInput) -> MhaInput,
     ) -> Tensor<2> {
+        self.pass(batch, |place, attention, input| {
+            attention.forward(call(place, input))
+        })
+    }
+
+    /// The weights of each block's attention, `[batch, heads, queries, keys]`.
+    pub fn weights(&self, batch: &Batch) -> Vec<Tensor<4>> {
+        let mut weights = Vec::with_capacity(self.blocks.len());
+        self.pass(batch, |_, attention, input| {
+            let output = attention.forward_with_weights(input);
+            weights.push(output.weights);
+            output.context
+        });
+        weights
+    }
+
+    /// The logits, where `attend` does what an attention does with its input.
+    fn pass(
+        &self,
+        batch: &Batch,
+        mut attend: impl FnMut(usize, &MultiHeadAttention, MhaInput) -> Tensor<3>,
+    ) -> Tensor<2> {
         let pairs = self.keys.forward(batch.keys.clone()) // [batch, PAIRS, d_model]
             + self.values.forward(batch.values.clone());
         let question = self.keys.forward(batch.question.clone()); // [batch, 1, d_model]
@@ -158,13 +186,16 @@ impl Model {
         for (place, block) in self.blocks.iter().enumerate() {
             let last = place + 1 == self.blocks.len();
             let from = if last { TOKENS - 1 } else { 0 };
-            tokens = block.forward(tokens, from, |input| call(place, input));
+            tokens = block.pass(tokens, from, |attention, input| {
+                attend(place, attention, input)
+            });
         }
         self.answer.forward(tokens.squeeze_dim::<2>(1)) // [batch, VALUES]
     }
 
-    /// The same structure with weights drawn from the generator.
-    fn unit_variance(mut self, generator: &mut ChaCha8Rng, device: &Device) -> Self {
+    /// The same structure with weights drawn on the host; those of queries and keys times `factor`.
+    fn unit_variance(mut self, factor: f64, seed: u64, device: &Device) -> Self {
+        let generator = &mut generator(seed, Stream::Weights);
         let width = self.keys.weight.dims()[1];
         let fan_in = (width as f64).sqrt().recip();
         let mut redraw = |weight: &mut Param<Tensor<2>>, std| {
@@ -176,13 +207,13 @@ impl Model {
         redraw(&mut self.values.weight, 1.0);
         for block in &mut self.blocks {
             let attention = &mut block.attention;
-            for projection in [
-                &mut attention.query,
-                &mut attention.key,
-                &mut attention.value,
-                &mut attention.output,
+            for (projection, std) in [
+                (&mut attention.query, fan_in * factor),
+                (&mut attention.key, fan_in * factor),
+                (&mut attention.value, fan_in),
+                (&mut attention.output, fan_in),
             ] {
-                redraw(&mut projection.weight, fan_in);
+                redraw(&mut projection.weight, std);
             }
         }
         redraw(&mut self.answer.weight, fan_in);
@@ -204,6 +235,18 @@ impl Block {
         from: usize,
         call: impl FnOnce(MhaInput) -> MhaInput,
     ) -> Tensor<3> {
+        self.pass(tokens, from, |attention, input| {
+            attention.forward(call(input))
+        })
+    }
+
+    /// The same, where `attend` does what the attention does with its input.
+    fn pass(
+        &self,
+        tokens: Tensor<3>,
+        from: usize,
+        attend: impl FnOnce(&MultiHeadAttention, MhaInput) -> Tensor<3>,
+    ) -> Tensor<3> {
         let normed = self.norm.forward(tokens.clone());
         let queries = normed.clone().slice_dim(1, from..);
         // The question asks the pairs; itself among the keys, it would mostly read itself.
@@ -213,6 +256,6 @@ impl Block {
             normed.slice_dim(1, ..from)
         };
         let input = MhaInput::cross_attn(queries, keys);
-        tokens.slice_dim(1, from..) + self.attention.forward(call(input))
+        tokens.slice_dim(1, from..) + attend(&self.attention, input)
     }
 }

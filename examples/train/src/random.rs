@@ -15,6 +15,8 @@ pub(crate) enum Stream {
     Measurement = 2,
     /// What the worked numbers are drawn from.
     Figures = 3,
+    /// Queries and keys that no model makes.
+    Claims = 4,
 }
 
 /// ChaCha with 8 rounds: the same numbers on every platform.

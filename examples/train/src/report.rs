@@ -63,7 +63,7 @@ fn label(quantity: Quantity, stop: Stop) -> String {
     }
 }
 
-fn cell(spread: &Spread) -> String {
+pub(crate) fn cell(spread: &Spread) -> String {
     let (Some(median), Some((min, max))) = (spread.median(), spread.range()) else {
         return "-".to_string();
     };
@@ -71,6 +71,11 @@ fn cell(spread: &Spread) -> String {
         1 => show(median),
         _ => format!("{} ({} to {})", show(median), show(min), show(max)),
     }
+}
+
+/// The median alone, where the interval stands elsewhere.
+pub(crate) fn middle(spread: &Spread) -> String {
+    spread.median().map_or("-".to_string(), show)
 }
 
 fn show(measured: Measured) -> String {
@@ -111,6 +116,23 @@ fn align<const N: usize>(lines: &[[String; N]]) -> String {
         text.push('\n');
     }
     text
+}
+
+/// The text in lines of at most `width` characters, where its words allow that.
+pub(crate) fn wrapped(text: &str, width: usize) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let line = lines.last_mut().expect("there is a first line");
+        if line.is_empty() {
+            line.push_str(word);
+        } else if line.chars().count() + 1 + word.chars().count() <= width {
+            line.push(' ');
+            line.push_str(word);
+        } else {
+            lines.push(word.to_string());
+        }
+    }
+    lines.join("\n") + "\n"
 }
 
 /// What the numbers show, in words: one paragraph a question.
@@ -227,11 +249,10 @@ fn scores(rows: &[Row]) -> Option<String> {
     let std = Finding::of(rows, Quantity::ScoreStd(0))?;
     let saturated = Finding::of(rows, Quantity::Saturated(0))?;
     let both = |row: &&Row| {
-        let median = |spread: &Spread| spread.median().map_or("-".to_string(), show);
         format!(
             "{} and {} at d_k {}",
-            median(&row.unscaled),
-            median(&row.scaled),
+            middle(&row.unscaled),
+            middle(&row.scaled),
             row.d_k
         )
     };

@@ -66,6 +66,8 @@ pub struct Progress<'a> {
     pub step: u64,
     /// The mean accuracy of the last batches.
     pub accuracy: f64,
+    /// The model after the step.
+    pub model: &'a Model,
     /// What is logged of the step, if it is.
     pub record: Option<&'a Record>,
 }
@@ -172,6 +174,7 @@ pub(crate) fn go_on(
         let progress = Progress {
             step,
             accuracy: state.learning.mean(),
+            model: &state.model,
             record: last.as_ref().filter(|_| logged),
         };
         each(&state, &progress)?;

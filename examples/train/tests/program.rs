@@ -358,6 +358,8 @@ fn what_is_wrong_with_an_argument_is_said_with_its_name() {
         (&["compare", "a", "b", "--format", "xml"], "--format"),
         (&["compare", "a", "b", "--window", "0"], "--window"),
         (&["--steps", "5", "figures"], "cannot be used"),
+        (&["claims", "--jobs", "0"], "--jobs"),
+        (&["claims", "--backend", "tpu"], "--backend"),
     ] {
         let message = fails(dir.path(), arguments);
         assert!(message.contains(expected), "{arguments:?}: {message}");
@@ -384,7 +386,11 @@ fn a_folder_with_something_in_it_is_left_as_it_is() {
     let dir = tempfile::tempdir().unwrap();
     run(dir.path(), "a", &[]);
     let before = fs::read(dir.path().join("a/metrics.jsonl")).unwrap();
-    for arguments in [&["run", "--out", "a"][..], &["--out", "a"]] {
+    for arguments in [
+        &["run", "--out", "a"][..],
+        &["--out", "a"],
+        &["claims", "--quick", "--out", "a"],
+    ] {
         let message = fails(dir.path(), arguments);
         assert!(message.contains("--out a: not empty"), "{message}");
     }

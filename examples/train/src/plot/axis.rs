@@ -6,7 +6,7 @@ use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, Value
 
 /// A linear or a logarithmic axis.
 #[derive(Clone, Debug)]
-pub(super) struct Axis {
+pub(crate) struct Axis {
     log: bool,
     bounds: Option<(f64, f64)>,
     ticks: Option<Vec<f64>>,
@@ -14,7 +14,7 @@ pub(super) struct Axis {
 
 /// An axis that has met its numbers: a coordinate of a chart.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Fitted {
+pub(crate) struct Fitted {
     log: bool,
     low: f64,
     high: f64,
@@ -22,7 +22,7 @@ pub(super) struct Fitted {
 }
 
 /// A logarithmic axis shows at most this many decades below its largest number.
-const MOST_DECADES: f64 = 7.0;
+pub(crate) const MOST_DECADES: f64 = 7.0;
 
 impl Axis {
     /// From 0 to the largest number.
@@ -52,9 +52,14 @@ impl Axis {
 
     /// Logarithmic, with ticks at these numbers.
     pub fn log_at(numbers: impl Iterator<Item = f64>) -> Self {
+        Self::log().with_ticks(numbers)
+    }
+
+    /// The same with ticks at these numbers.
+    pub fn with_ticks(self, numbers: impl Iterator<Item = f64>) -> Self {
         Self {
             ticks: Some(numbers.collect()),
-            ..Self::log()
+            ..self
         }
     }
 

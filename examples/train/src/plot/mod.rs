@@ -11,7 +11,7 @@ use crate::config::Stop;
 use crate::record::Record;
 use crate::summary::{Quantity, Row};
 use crate::training::Run;
-use axis::Axis;
+pub(crate) use axis::{Axis, Fitted, MOST_DECADES};
 use figure::{Figure, Panel};
 use series::{Arm, Arms, by_size};
 
