@@ -1,6 +1,6 @@
 //! A seeded fault gives its own finding and no other.
 
-use burn::module::Module;
+use burn::module::{Initializer, Module};
 use burn::tensor::{DType, Device, Tensor};
 use layers::{
     AttentionInput, Doctor, Fault, Finding, LayerStatistics, MhaInput, MultiHeadAttentionConfig,
@@ -57,6 +57,47 @@ fn a_scale_by_the_width_of_the_model() {
     let by_d_model = |d_k: usize, heads: usize| Scale::Fixed(((d_k * heads) as f64).sqrt().recip());
     // One head is as wide as the model.
     trained(by_d_model, Fault::ScaleWrongDimension, &SIZES[..3]);
+}
+
+#[test]
+fn a_number_that_is_both_is_told_by_how_it_was_given() {
+    on_each_backend(|device| {
+        let _turn = seeded(device, 28);
+        for (scale, fault) in [
+            (Scale::InvDim, Fault::ScaleTwice),
+            (Scale::Fixed(0.125), Fault::ScaleWrongDimension),
+        ] {
+            let attention = MultiHeadAttentionConfig::new(64, 8)
+                .with_scale(scale)
+                .init(device);
+            let probes = Probes::of(&attention);
+            probes.on();
+            attention.forward(MhaInput::self_attn(tokens([4, 16, 64], device)));
+            let found = findings(&[probes.take()]);
+            assert_only(&found, fault, 1, "8 heads of 8");
+            let both = "the layer's factor is 0.125, which is both 1/d_k and 1/sqrt(d_model)";
+            assert!(found[0].measured.ends_with(both), "{}", found[0]);
+        }
+    });
+}
+
+#[test]
+fn a_missing_scale_of_a_layer_that_starts_small() {
+    on_each_backend(|device| {
+        let _turn = seeded(device, 29);
+        let attention = MultiHeadAttentionConfig::new(128, 2)
+            .with_initializer(Initializer::Normal {
+                mean: 0.0,
+                std: 0.02,
+            })
+            .with_scale(Scale::Unscaled)
+            .init(device);
+        let probes = Probes::of(&attention);
+        probes.on();
+        attention.forward(MhaInput::self_attn(tokens([4, 16, 128], device)));
+        let found = findings(&[probes.take()]);
+        assert_only(&found, Fault::ScaleMissing, 1, "GPT-2's initialisation");
+    });
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! A healthy model gives no finding.
 
+use burn::module::Initializer;
 use burn::tensor::{DType, Device, Tensor};
 use layers::{
-    AttentionInput, KvCache, Mask, MhaInput, MultiHeadAttentionConfig, Probes, QkNorm,
+    AttentionInput, Fault, KvCache, Mask, MhaInput, MultiHeadAttentionConfig, Probes, QkNorm,
     RotaryConfig, Scale, ScaledDotProductAttentionConfig,
 };
 use tests::{Random, backends, floats_as, on_each_backend, on_each_backend_with};
@@ -195,6 +196,51 @@ fn padded_batches_in_half_precision_with_a_mask() {
         let mask = Mask::blocked_keys(Tensor::from_data(blocked, device));
         attention.forward(AttentionInput::new(draw(), draw(), draw()).mask(mask));
         assert_healthy(&[probes.take()], "half precision");
+    });
+}
+
+#[test]
+fn layers_that_start_small() {
+    on_each_backend(|device| {
+        let _turn = seeded(device, 19);
+        for (d_model, heads) in [(64, 1), (128, 2), (256, 8)] {
+            let config = MultiHeadAttentionConfig::new(d_model, heads).with_initializer(
+                Initializer::Normal {
+                    mean: 0.0,
+                    std: 0.02,
+                },
+            );
+            let what = format!("{d_model} wide, {heads} heads");
+            assert_healthy(&[measured(&config, device)], &what);
+        }
+    });
+}
+
+#[test]
+fn attention_over_a_memory_of_another_size() {
+    on_each_backend(|device| {
+        let _turn = seeded(device, 20);
+        for d_head in [8, 16, 32, 64, 128] {
+            for times in [0.03, 0.2, 5.0, 30.0] {
+                let attention = MultiHeadAttentionConfig::new(2 * d_head, 2).init(device);
+                let probes = Probes::of(&attention);
+                probes.on();
+                let x = tokens([4, 12, 2 * d_head], device);
+                let memory = tokens([4, 16, 2 * d_head], device) * times;
+                attention.forward(MhaInput::cross_attn(x, memory));
+                let found = findings(&[probes.take()]);
+                let told = |fault: Fault| found.iter().any(|finding| finding.fault == fault);
+                let scale = [
+                    Fault::ScaleMissing,
+                    Fault::ScaleTwice,
+                    Fault::ScaleWrongDimension,
+                ];
+                assert!(
+                    !scale.into_iter().any(told),
+                    "d_head {d_head}, memory times {times}: {found:?}"
+                );
+            }
+        }
     });
 }
 

@@ -24,7 +24,7 @@ const NEAR_READ: f64 = 1.3;
 /// A smaller quotient of the sizes of queries and keys is taken for a factor applied outside.
 const SCALED_OUTSIDE: f64 = 0.4;
 /// Scores that deviate by less saturate nothing, whatever their factor.
-const HARMFUL: f64 = 0.5;
+const HARMFUL: f64 = 0.3;
 /// Scores that deviate by more do not give almost even weights, whatever their factor.
 const EFFECTIVE: f64 = 1.0;
 /// A bias this low hides a key.
@@ -185,8 +185,9 @@ impl Sizes {
 /// Products of independent queries and keys deviate, times `1 / sqrt(d_k)`, by the product of
 /// their root mean squares. The layer knows the factor that it applies. One that was applied
 /// before it shows as queries smaller than keys, or keys smaller than queries, by as much: both
-/// come out of alike projections of alike inputs. So "what queries and keys imply" is the
-/// deviation that the larger of the two would give with the other unscaled.
+/// come out of alike projections of alike inputs. Where those differ, values tell: they come out of
+/// the inputs of the keys. So "what queries and keys imply" is the deviation that the larger of the
+/// two would give with the other unscaled.
 fn scale(layer: &LayerStatistics) -> Option<Sign> {
     let sizes = Sizes::of(&layer.heads);
     let scores: usize = layer.heads.iter().map(|head| head.scores).sum();
@@ -200,33 +201,66 @@ fn scale(layer: &LayerStatistics) -> Option<Sign> {
     }
 
     let quotient = sizes.query.min(sizes.key) / larger;
+    let small_memory =
+        sizes.key < sizes.query && ratio(sizes.value, sizes.key) < ratio(sizes.value, sizes.query);
     let outside = match layer.scale {
         // The layer's own factor is counted to the queries.
         Scale::Learned { .. } => quotient,
         // Its part that differs from query to query is.
         Scale::LogLength { .. } => 1.0,
-        _ if quotient < SCALED_OUTSIDE => quotient,
+        _ if quotient < SCALED_OUTSIDE && !small_memory => quotient,
         _ => 1.0,
     };
     let near = if outside == 1.0 { NEAR_OWN } else { NEAR_READ };
     // 1 where the factor is 1 / sqrt(d_k).
     let applied = layer.factor.abs() * root * outside;
-    let is = |suspected: f64| {
-        suspected.max(suspected.recip()) > near && ratio(applied, suspected) <= near
-    };
     // Values come out of a projection like the others: queries and keys that are both smaller,
     // by sqrt(d_k) together, were both scaled before.
     let both_scaled = ratio(sizes.query * sizes.key * root, sizes.value.powi(2)) <= NEAR_READ;
-    let wrong = (layer.d_k as f64 / layer.d_model as f64).sqrt();
 
     let deviation = sizes.product_std;
-    let missing = deviation >= HARMFUL && times >= root / 2.0 && !both_scaled;
+    let wrong = (layer.d_k as f64 / layer.d_model as f64).sqrt();
     let weak = |threshold: f64| deviation <= EFFECTIVE && times <= threshold;
-    let (fault, threshold) = match () {
-        () if is(root) && missing => (Fault::ScaleMissing, root / 2.0),
-        () if is(root.recip()) && weak(2.0 / root) => (Fault::ScaleTwice, 2.0 / root),
-        () if is(wrong) && weak(1.4 * wrong) => (Fault::ScaleWrongDimension, 1.4 * wrong),
-        () => return None,
+    let suspects = [
+        (
+            Fault::ScaleMissing,
+            root,
+            root / 2.0,
+            deviation >= HARMFUL && times >= root / 2.0 && !both_scaled,
+        ),
+        (
+            Fault::ScaleTwice,
+            root.recip(),
+            2.0 / root,
+            weak(2.0 / root),
+        ),
+        (
+            Fault::ScaleWrongDimension,
+            wrong,
+            1.4 * wrong,
+            weak(1.4 * wrong),
+        ),
+    ];
+    let found: Vec<(Fault, f64, f64)> = suspects
+        .into_iter()
+        .filter(|(_, factor, _, shows)| {
+            *shows && ratio(*factor, 1.0) > near && ratio(applied, *factor) <= near
+        })
+        .map(|(fault, factor, threshold, _)| (fault, threshold, ratio(applied, factor)))
+        .collect();
+    // With as many heads as each is wide, 1/d_k and 1/sqrt(d_model) are one number.
+    let same = layer.d_model == layer.d_k * layer.d_k;
+    let by_number = matches!(layer.scale, Scale::Fixed(_) | Scale::Unscaled);
+    let (fault, threshold, _) = *match same {
+        true if by_number => found.last()?,
+        true => found.first()?,
+        false => found
+            .iter()
+            .min_by(|one, other| one.2.total_cmp(&other.2))?,
+    };
+    let or = match same && fault != Fault::ScaleMissing {
+        true => ", which is both 1/d_k and 1/sqrt(d_model)",
+        false => "",
     };
     Some(Sign {
         fault,
@@ -235,7 +269,7 @@ fn scale(layer: &LayerStatistics) -> Option<Sign> {
         threshold,
         measured: format!(
             "scores deviate by {}, {} times what queries and keys imply with 1/sqrt({}); the \
-             layer's factor is {}",
+             layer's factor is {}{or}",
             short(deviation),
             short(times),
             layer.d_k,

@@ -16,7 +16,8 @@
 //! The factor is the layer's own, times one applied to queries or keys before the layer, which
 //! shows as queries and keys of different size. What cannot be told from a call is whether the
 //! weights were made for another factor: a model that is initialised for 1/d_k, as muP's are, is
-//! told that its scale is applied twice until its scores deviate by 1.
+//! told that its scale is applied twice until its scores deviate by 1. And queries that are small
+//! by themselves, over a memory that is not, look like queries that were scaled.
 //!
 //! A layer that shows a fault is not reported for what follows from it: a missing scale saturates
 //! heads and kills queries, and is the one finding.

@@ -97,7 +97,7 @@ impl Probes {
     /// the calls. Waits for the device.
     ///
     /// Calls that no key or query had a part in are left out, and so are calls in training whose
-    /// `backward` has not passed.
+    /// `backward` has not passed, or that ran on a backend that this crate has no feature for.
     pub fn take(&self) -> Vec<LayerStatistics> {
         self.off();
         let mut calls = vec![0; self.layers.len()];
