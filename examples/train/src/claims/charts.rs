@@ -328,7 +328,7 @@ fn queries(results: &Results) -> Section {
             Axis::log("L2 norm"),
             vec![
                 series(
-                    "median query, band from the 10th to the 90th percentile",
+                    "median; band: 10 to 90 %",
                     color(arm),
                     Style::Band,
                     band.collect(),
