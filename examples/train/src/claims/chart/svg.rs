@@ -195,14 +195,15 @@ fn draw_line(plot: &mut PlotContext, line: &Series, bottom: f64) -> Drawn {
     Ok(())
 }
 
-/// Told apart without colour too.
+/// Told apart without colour too; no chart has green and grey marks.
 fn draw_mark(plot: &mut PlotContext, of: Hue, at: (f64, f64)) -> Drawn {
     let style = color(of).filled();
     match of {
         Hue::Blue => plot.draw_series([Circle::new(at, 4, style)])?,
         Hue::Vermilion => plot.draw_series([TriangleMarker::new(at, 6, style)])?,
-        Hue::Green => plot.draw_series([Cross::new(at, 4, color(of).stroke_width(2))])?,
-        Hue::Grey => plot.draw_series([TriangleMarker::new(at, 6, color(of).stroke_width(2))])?,
+        Hue::Green | Hue::Grey => {
+            plot.draw_series([Cross::new(at, 4, color(of).stroke_width(2))])?
+        }
         Hue::Purple => plot.draw_series([Circle::new(at, 4, color(of).stroke_width(2))])?,
     };
     Ok(())
@@ -213,9 +214,8 @@ fn draw_mark_on(area: &Area, of: Hue, at: (i32, i32)) -> Drawn {
     match of {
         Hue::Blue => area.draw(&Circle::new(at, 4, style)),
         Hue::Vermilion => area.draw(&TriangleMarker::new(at, 6, style)),
-        Hue::Green => area.draw(&Cross::new(at, 4, color(of).stroke_width(2))),
+        Hue::Green | Hue::Grey => area.draw(&Cross::new(at, 4, color(of).stroke_width(2))),
         Hue::Purple => area.draw(&Circle::new(at, 4, color(of).stroke_width(2))),
-        Hue::Grey => area.draw(&TriangleMarker::new(at, 6, color(of).stroke_width(2))),
     }
 }
 
