@@ -205,12 +205,15 @@ fn covers(dir: &Path, config: &RunConfig, checkpoint: &Checkpoint) -> Result<(),
     }
 }
 
-/// How many steps a run has taken whose log has every line that it can give; `None` for a run that
-/// is not finished.
+/// How many steps a run without a checkpoint has taken whose log shows that it is finished, every
+/// step being logged; `None` for any other run.
 ///
-/// Where not every step is logged, a run that ended because it had learned may seem unfinished: it
-/// is then made again, with the same lines.
+/// Where not every step is logged, the log does not tell a finished run from one that was stopped
+/// after its last line: the run is then made again, with the same lines.
 fn complete(dir: &Path, config: &RunConfig) -> Result<Option<u64>, Error> {
+    if config.log_every != 1 {
+        return Ok(None);
+    }
     let mut learning = Learning::new(config.stop.unwrap_or_default());
     let mut next = 0;
     let mut in_place = true;
@@ -220,11 +223,7 @@ fn complete(dir: &Path, config: &RunConfig) -> Result<Option<u64>, Error> {
             (Ok(line), Some(accuracy)) if line.step() == next => learning.add(next, accuracy),
             _ => in_place = false,
         }
-        next += config.log_every;
+        next += 1;
     })?;
-    let ended = match config.log_every {
-        1 => learning.is_over(next, config),
-        _ => next >= config.steps,
-    };
-    Ok((in_place && ended).then(|| next.min(config.steps)))
+    Ok((in_place && learning.is_over(next, config)).then_some(next))
 }

@@ -35,7 +35,7 @@ fn names(runs: &[PathBuf]) -> Result<Vec<PathBuf>, Error> {
         paths.push(path);
     }
     let name = |path: &PathBuf| {
-        let mut lengths = 1..path.components().count();
+        let mut lengths = 1..=path.components().count();
         let alone = |length: &usize| {
             let mut ends = paths.iter().filter(|other| *other != path);
             ends.all(|other| end(other, *length) != end(path, *length))
@@ -81,6 +81,14 @@ mod tests {
                 "" => end(&runs[1].canonicalize().unwrap(), 3),
                 name => name.into(),
             })
+        );
+        // The whole of one run's path is the end of another's.
+        let (short, long) = (PathBuf::from("/tmp"), dir.path().join("tmp"));
+        fs::create_dir_all(&long).unwrap();
+        let expected = end(&long.canonicalize().unwrap(), 2);
+        assert_eq!(
+            names(&[short, long]).unwrap(),
+            [PathBuf::from("tmp"), expected]
         );
         let twice = [run("a"), run("a/../a")];
         assert_eq!(

@@ -198,7 +198,7 @@ fn a_finished_run_is_left_as_it_is() {
                 log_every: 2,
                 ..small()
             },
-            false,
+            true,
             8,
         ),
     ] {
@@ -214,6 +214,23 @@ fn a_finished_run_is_left_as_it_is() {
         }
         assert!(files(&dir) == before, "{name}");
     }
+}
+
+#[test]
+fn a_log_with_its_last_line_but_no_checkpoint_is_not_a_finished_run() {
+    let dir = tempfile::tempdir().unwrap();
+    // Step 4 has the last line, and steps 5 to 7 none.
+    let config = RunConfig {
+        steps: 8,
+        log_every: 4,
+        ..small()
+    };
+    let run = dir.path().join("run");
+    train_in(&run, &config, &device(), |_| ()).unwrap();
+    let log = fs::read_to_string(run.join("metrics.jsonl")).unwrap();
+    assert_eq!(resumed_from(&run, &config), 0);
+    assert_eq!(fs::read_to_string(run.join("metrics.jsonl")).unwrap(), log);
+    assert_eq!(Checkpoint::latest(&run).unwrap().unwrap().step(), 8);
 }
 
 #[test]

@@ -334,4 +334,5 @@ fn a_finding_is_read_back_from_its_file() {
     assert!(text.contains(r#""fault":"entropy_collapse""#), "{text}");
     assert_eq!(serde_json::from_str::<Vec<Finding>>(&text).unwrap(), found);
     assert_eq!(Doctor::new().findings(), []);
+    assert_eq!(Doctor::new().to_string(), "no attention layer was observed");
 }

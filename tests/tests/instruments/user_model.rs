@@ -13,7 +13,7 @@ use burn::tensor::{Device, Int, Tensor};
 use gradnorm::{GradientNorms, RunWriter}; // +
 use layers::{Doctor, Probes}; // +
 use layers::{Fault, Finding, MhaInput, MultiHeadAttention, MultiHeadAttentionConfig, Scale};
-use serde_json::json;
+use serde_json::json; // +
 use tests::Random;
 
 use crate::seeded;
@@ -126,8 +126,7 @@ fn train(
         let gradients = loss.backward();
         let (norms, attention) = (GradientNorms::of(&model, &gradients), probes.take()); // +
         doctor.observe(&attention); // +
-        let loss: f64 = loss.into_scalar(); // +
-        run.append(&json!({ "step": step, "loss": loss, "norm": norms, "attention": attention }))?; // +
+        run.append(&json!({ "step": step, "loss": loss.into_scalar::<f64>(), "norm": norms, "attention": attention }))?; // +
         let gradients = GradientsParams::from_grads(gradients, &model);
         model = optimizer.step(config.lr, model, gradients);
     }

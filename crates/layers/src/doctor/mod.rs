@@ -135,17 +135,15 @@ impl Doctor {
     }
 }
 
-/// The findings, a line each, or that there are none.
+/// The findings, a line each, or that there are none, or that no layer was observed.
 impl fmt::Display for Doctor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lines: Vec<String> = self.findings().iter().map(Finding::to_string).collect();
-        match lines.is_empty() {
-            true => write!(
-                f,
-                "nothing looks wrong in {} attention layers",
-                self.layers.len()
-            ),
-            false => f.write_str(&lines.join("\n")),
+        match (lines.len(), self.layers.len()) {
+            (0, 0) => f.write_str("no attention layer was observed"),
+            (0, 1) => f.write_str("nothing looks wrong in 1 attention layer"),
+            (0, layers) => write!(f, "nothing looks wrong in {layers} attention layers"),
+            _ => f.write_str(&lines.join("\n")),
         }
     }
 }
