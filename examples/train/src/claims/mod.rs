@@ -2,13 +2,15 @@
 //!
 //! A [`Plan`] says how much is measured. [`measure`] does it, job by job: random queries and keys
 //! for what is claimed of scores, training runs for what is claimed of training. Each result is
-//! stored as soon as it is there, by its whole configuration, so that a measurement that was
-//! killed goes on where it was. The claims are then judged from the results by stated thresholds,
-//! seed by seed, and [`Measurement::write`] puts everything into files.
+//! stored as soon as it is there, by its whole configuration and the version of this program, so
+//! that a measurement that was killed goes on where it was. A change of the code that comes without
+//! a new version is not seen: it needs a new folder. The claims are then judged from the results by
+//! stated thresholds, seed by seed, and [`Measurement::write`] puts everything into files.
 //!
 //! The interval of a figure reaches from its smallest to its largest value over the seeds. It
 //! covers the median of all seeds with a probability of `1 - 2^(1 - n)` for `n` seeds, whatever
-//! the distribution: 75 % for 3 seeds, 97 % for 6.
+//! the distribution: 75 % for 3 seeds, 97 % for 6. Two claims are exempt: the best rates of claim 7
+//! are chosen on the same seeds that it reports, and claim 10 has no seeds.
 //!
 //! # Example
 //!
@@ -41,6 +43,7 @@ mod store;
 mod table;
 mod verdict;
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -57,6 +60,9 @@ use crate::{Error, parallel};
 use job::{Job, Outcome, Progress};
 use results::Results;
 use store::{Store, write_whole};
+
+/// The folder of the results, in that of a measurement.
+const JOBS: &str = "jobs";
 
 /// The claims with their verdicts, and what they were judged from.
 #[derive(Clone, Debug)]
@@ -97,8 +103,8 @@ pub struct Written {
 ///
 /// # Errors
 ///
-/// [`Error::NotEmpty`] if the folder has something in it that is not of a measurement, and
-/// whatever a run or a file gives.
+/// [`Error::NotEmpty`] if the folder has something in it but no results of a measurement,
+/// [`Error::Argument`] if something else is among its results, and whatever a run or a file gives.
 pub fn measure(
     plan: &Plan,
     dir: &Path,
@@ -155,12 +161,39 @@ pub fn measure(
 /// The folder's store; the folder is new, empty or of an earlier measurement.
 fn open(dir: &Path) -> Result<Store, Error> {
     fs::create_dir_all(dir).map_err(Error::io(dir, "create"))?;
-    let jobs = dir.join("jobs");
-    let mut entries = fs::read_dir(dir).map_err(Error::io(dir, "read"))?;
-    if !jobs.is_dir() && entries.next().is_some() {
+    let jobs = dir.join(JOBS);
+    let beside = names(dir)?.into_iter().any(|name| name != JOBS);
+    let stored = match jobs.is_dir() {
+        true => names(&jobs)?,
+        // A file of that name is something else.
+        false if beside || jobs.exists() => return Err(Error::NotEmpty(dir.into())),
+        false => Vec::new(),
+    };
+    let foreign = |name: &&OsString| !name.to_str().is_some_and(Store::is_own);
+    if let Some(foreign) = stored.iter().find(foreign) {
+        return Err(Error::Argument {
+            argument: "out",
+            value: dir.display().to_string(),
+            why: format!(
+                "{JOBS}/{} is not of a measurement; choose a folder that is new or empty",
+                foreign.display()
+            ),
+        });
+    }
+    // An empty folder may be anyone's.
+    if beside && stored.is_empty() {
         return Err(Error::NotEmpty(dir.into()));
     }
     Store::open(jobs)
+}
+
+/// What is in a folder, in the order of the names.
+fn names(dir: &Path) -> Result<Vec<OsString>, Error> {
+    let entries = fs::read_dir(dir).map_err(Error::io(dir, "read"))?;
+    let names = entries.map(|entry| Ok(entry.map_err(Error::io(dir, "read"))?.file_name()));
+    let mut names = names.collect::<Result<Vec<_>, Error>>()?;
+    names.sort();
+    Ok(names)
 }
 
 impl Measurement {
@@ -232,6 +265,10 @@ fn interval(plan: &Plan) -> String {
             covered(stacks)
         )),
     }
+    text.push_str(
+        " This is not so of claim 7, whose best rates are chosen on the same seeds, and of claim 10, \
+         which has no seeds.",
+    );
     text
 }
 
@@ -325,6 +362,7 @@ mod tests {
                 "holds" => assert!(condition.is_null(), "{claim}"),
                 "holds under a condition" => assert!(condition.is_string(), "{claim}"),
                 "does not hold" => {}
+                "not known" => assert!(condition.is_null(), "{claim}"),
                 other => panic!("{other}"),
             }
             for figure in claim["figures"].as_array().unwrap() {
@@ -367,6 +405,40 @@ mod tests {
     }
 
     #[test]
+    fn a_folder_is_of_a_measurement_only_if_all_of_its_jobs_are() {
+        let dir = tempfile::tempdir().unwrap();
+        let jobs = dir.path().join(JOBS);
+        let refused = || open(dir.path()).unwrap_err().to_string();
+        let out = format!("--out {}: ", dir.path().display());
+        let not_empty = format!("{out}not empty; choose a folder that is new or empty");
+
+        // As a command that was killed before its first result leaves it.
+        open(dir.path()).unwrap();
+        assert!(jobs.is_dir());
+        open(dir.path()).unwrap();
+
+        fs::write(dir.path().join("note"), "mine").unwrap();
+        assert_eq!(refused(), not_empty);
+
+        let result = jobs.join("d_k-4_unscaled_seed-0-0123456789abcdef.json");
+        fs::write(&result, "").unwrap();
+        open(dir.path()).unwrap();
+
+        fs::write(jobs.join("build.json"), "{}").unwrap();
+        assert_eq!(
+            refused(),
+            format!(
+                "{out}jobs/build.json is not of a measurement; choose a folder that is new or empty"
+            )
+        );
+
+        fs::remove_dir_all(&jobs).unwrap();
+        fs::remove_file(dir.path().join("note")).unwrap();
+        fs::write(&jobs, "a file").unwrap();
+        assert_eq!(refused(), not_empty);
+    }
+
+    #[test]
     fn the_interval_says_how_sure_it_is() {
         let full = interval(&Plan::full(Backend::default()));
         assert!(
@@ -375,14 +447,18 @@ mod tests {
         );
         assert!(full.contains("96.9 %"), "{full}");
         assert!(
-            full.ends_with(" Claim 11 has 3 seeds, and 75.0 %."),
+            full.contains(" Claim 11 has 3 seeds, and 75.0 %. "),
             "{full}"
         );
+        let exempt = " This is not so of claim 7, whose best rates are chosen on the same seeds, and \
+                      of claim 10, which has no seeds.";
+        assert!(full.ends_with(exempt), "{full}");
         let quick = interval(&Plan::quick(Backend::default()));
         assert!(
             quick.contains("75.0 %") && !quick.contains("Claim 11"),
             "{quick}"
         );
+        assert!(quick.ends_with(exempt), "{quick}");
         let one = Plan {
             seeds: vec![0],
             ..small()

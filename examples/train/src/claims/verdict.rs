@@ -11,8 +11,10 @@ pub enum Verdict {
     Holds,
     /// In some of it.
     HoldsUnderCondition,
-    /// In nothing of it.
+    /// In nothing of it that is known.
     DoesNotHold,
+    /// Nothing is known of it: what would decide was not reached.
+    NotKnown,
 }
 
 impl Verdict {
@@ -22,6 +24,7 @@ impl Verdict {
             Self::Holds => "holds",
             Self::HoldsUnderCondition => "holds under a condition",
             Self::DoesNotHold => "does not hold",
+            Self::NotKnown => "not known",
         }
     }
 }
@@ -39,8 +42,10 @@ pub(super) enum Answer {
     Yes,
     /// No seed.
     No,
-    /// Some seeds, or seeds of which nothing is known.
+    /// Some seeds, but not all.
     Unclear,
+    /// No seed is known to say yes, and not all are known to say no.
+    Unknown,
 }
 
 impl Answer {
@@ -74,6 +79,7 @@ impl Answer {
         match (count(&is), count(&not)) {
             (yes, _) if all > 0 && yes == all => Self::Yes,
             (_, no) if all > 0 && no == all => Self::No,
+            (0, _) => Self::Unknown,
             _ => Self::Unclear,
         }
     }
@@ -83,13 +89,15 @@ impl Answer {
         match (self, other) {
             (Self::Yes, Self::Yes) => Self::Yes,
             (Self::No, _) | (_, Self::No) => Self::No,
+            (Self::Unknown, _) | (_, Self::Unknown) => Self::Unknown,
             _ => Self::Unclear,
         }
     }
 
     pub fn from_count(yes: usize, of: usize) -> Self {
         match yes {
-            yes if of > 0 && yes == of => Self::Yes,
+            _ if of == 0 => Self::Unknown,
+            yes if yes == of => Self::Yes,
             0 => Self::No,
             _ => Self::Unclear,
         }
@@ -127,16 +135,19 @@ impl Part {
 /// The verdict of a claim's parts, and the condition in words where there is one.
 pub(super) fn judge(parts: &[Part]) -> (Verdict, Option<String>) {
     let named = |answer| names(parts, answer);
-    let (yes, no, unclear) = (
+    let (yes, no, unclear, unknown) = (
         named(Answer::Yes),
         named(Answer::No),
         named(Answer::Unclear),
+        named(Answer::Unknown),
     );
-    match (yes.is_empty(), no.is_empty() && unclear.is_empty()) {
-        (false, true) => return (Verdict::Holds, None),
-        (true, _) if unclear.is_empty() => return (Verdict::DoesNotHold, None),
-        _ => {}
-    }
+    let verdict = match (yes.is_empty(), no.is_empty(), unclear.is_empty()) {
+        (true, true, true) => return (Verdict::NotKnown, None),
+        (false, true, true) if unknown.is_empty() => return (Verdict::Holds, None),
+        (true, false, true) if unknown.is_empty() => return (Verdict::DoesNotHold, None),
+        (true, false, _) => Verdict::DoesNotHold,
+        _ => Verdict::HoldsUnderCondition,
+    };
     let clause = |words: &str, names: &[String]| {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         (!names.is_empty()).then(|| format!("{words}{}", list(&names)))
@@ -145,12 +156,9 @@ pub(super) fn judge(parts: &[Part]) -> (Verdict, Option<String>) {
         clause("", &yes),
         clause("not ", &no),
         clause("in some seeds only ", &unclear),
+        clause("not known ", &unknown),
     ];
     let condition = clauses.into_iter().flatten().collect::<Vec<_>>().join("; ");
-    let verdict = match yes.is_empty() && !no.is_empty() {
-        true => Verdict::DoesNotHold,
-        false => Verdict::HoldsUnderCondition,
-    };
     (verdict, Some(condition))
 }
 
@@ -213,23 +221,29 @@ mod tests {
             Answer::within(&exact(&[0.7, 1.0]), 0.8, 1.2),
             Answer::Unclear
         );
-        assert_eq!(Answer::above(&exact(&[]), 1.0), Answer::Unclear);
-        assert_eq!(Answer::above(&exact(&[f64::NAN]), 1.0), Answer::Unclear);
+        assert_eq!(Answer::above(&exact(&[]), 1.0), Answer::Unknown);
+        assert_eq!(Answer::above(&exact(&[f64::NAN]), 1.0), Answer::Unknown);
     }
 
     #[test]
     fn a_bound_answers_only_what_is_certain_of_it() {
         let more_than_2 = spread(&[(2.0, true)]);
         assert_eq!(Answer::above(&more_than_2, 1.5), Answer::Yes);
-        assert_eq!(Answer::above(&more_than_2, 3.0), Answer::Unclear);
+        assert_eq!(Answer::above(&more_than_2, 3.0), Answer::Unknown);
         assert_eq!(Answer::below(&more_than_2, 1.5), Answer::No);
-        assert_eq!(Answer::below(&more_than_2, 3.0), Answer::Unclear);
-        assert_eq!(Answer::within(&more_than_2, 1.0, 3.0), Answer::Unclear);
+        assert_eq!(Answer::below(&more_than_2, 3.0), Answer::Unknown);
+        assert_eq!(Answer::within(&more_than_2, 1.0, 3.0), Answer::Unknown);
         assert_eq!(Answer::within(&more_than_2, 0.0, 1.0), Answer::No);
-        let unknown = Spread {
+        let one_known = Spread {
             values: vec![None, more_than_2.values[0]],
         };
-        assert_eq!(Answer::above(&unknown, 1.5), Answer::Unclear);
+        assert_eq!(Answer::above(&one_known, 1.5), Answer::Unclear);
+        assert_eq!(Answer::below(&one_known, 1.5), Answer::Unknown);
+        let none_known = Spread {
+            values: vec![None, None],
+        };
+        assert_eq!(Answer::above(&none_known, 1.5), Answer::Unknown);
+        assert_eq!(Answer::within(&none_known, 0.0, 1.0), Answer::Unknown);
     }
 
     #[test]
@@ -238,24 +252,31 @@ mod tests {
         assert_eq!(Answer::Yes.and(Answer::No), Answer::No);
         assert_eq!(Answer::Unclear.and(Answer::No), Answer::No);
         assert_eq!(Answer::Yes.and(Answer::Unclear), Answer::Unclear);
+        assert_eq!(Answer::Yes.and(Answer::Unknown), Answer::Unknown);
+        assert_eq!(Answer::Unknown.and(Answer::Unclear), Answer::Unknown);
+        assert_eq!(Answer::Unknown.and(Answer::No), Answer::No);
         assert_eq!(Answer::from_count(3, 3), Answer::Yes);
         assert_eq!(Answer::from_count(1, 3), Answer::Unclear);
         assert_eq!(Answer::from_count(0, 3), Answer::No);
-        assert_eq!(Answer::from_count(0, 0), Answer::No);
+        assert_eq!(Answer::from_count(0, 0), Answer::Unknown);
+    }
+
+    fn judged(answers: &[Answer]) -> (Verdict, Option<String>) {
+        let parts: Vec<Part> = answers
+            .iter()
+            .enumerate()
+            .map(|(place, answer)| Part::at("", format!("at {place}"), *answer))
+            .collect();
+        judge(&parts)
+    }
+
+    fn condition(text: &str) -> Option<String> {
+        Some(text.to_string())
     }
 
     #[test]
     fn a_verdict_turns_round_with_the_answers() {
-        let judged = |answers: &[Answer]| {
-            let parts: Vec<Part> = answers
-                .iter()
-                .enumerate()
-                .map(|(place, answer)| Part::at("", format!("at {place}"), *answer))
-                .collect();
-            judge(&parts)
-        };
         use Answer::{No, Unclear, Yes};
-        let condition = |text: &str| Some(text.to_string());
         assert_eq!(judged(&[Yes, Yes]), (Verdict::Holds, None));
         assert_eq!(judged(&[No, No]), (Verdict::DoesNotHold, None));
         assert_eq!(
@@ -289,6 +310,31 @@ mod tests {
     }
 
     #[test]
+    fn a_verdict_is_of_what_is_known_and_names_the_rest() {
+        use Answer::{No, Unclear, Unknown, Yes};
+        assert_eq!(judged(&[]), (Verdict::NotKnown, None));
+        assert_eq!(judged(&[Unknown, Unknown]), (Verdict::NotKnown, None));
+        assert_eq!(
+            judged(&[Yes, Unknown]),
+            (
+                Verdict::HoldsUnderCondition,
+                condition("at 0; not known at 1")
+            )
+        );
+        assert_eq!(
+            judged(&[Unclear, Unknown, Unknown]),
+            (
+                Verdict::HoldsUnderCondition,
+                condition("in some seeds only at 0; not known at 1 and at 2")
+            )
+        );
+        assert_eq!(
+            judged(&[No, Unknown]),
+            (Verdict::DoesNotHold, condition("not at 0; not known at 1"))
+        );
+    }
+
+    #[test]
     fn a_part_is_named_without_its_places_where_all_of_them_agree() {
         let part = |name: &str, place: &str, answer| Part::at(name, place, answer);
         let (_, condition) = judge(&[
@@ -308,5 +354,7 @@ mod tests {
     fn a_verdict_is_written_in_words() {
         let json = serde_json::to_value(Verdict::HoldsUnderCondition).unwrap();
         assert_eq!(json, "holds under a condition");
+        let json = serde_json::to_value(Verdict::NotKnown).unwrap();
+        assert_eq!(json, "not known");
     }
 }

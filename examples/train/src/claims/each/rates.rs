@@ -147,6 +147,14 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_known_where_no_rate_learns_with_the_scale() {
+        let mut never = fixture::results();
+        fixture::change_runs(&mut never, Arm::Scaled, |_, curve| curve.learned_at = None);
+        let claim = super::claim(&never);
+        assert_eq!((claim.verdict, claim.condition), (Verdict::NotKnown, None));
+    }
+
+    #[test]
     fn a_rate_at_which_most_seeds_learn_is_better_than_one_at_which_few_do() {
         let mut results = fixture::results();
         fixture::change_runs(&mut results, Arm::Unscaled, |config, curve| {

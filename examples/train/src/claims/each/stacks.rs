@@ -30,6 +30,8 @@ enum Side {
     Above,
     Below,
     Neither,
+    /// Nothing is known of it.
+    Unknown,
 }
 
 pub(super) fn claim(results: &Results) -> Claim {
@@ -121,6 +123,7 @@ impl Side {
         match (Answer::above(ratio, 1.0), Answer::below(ratio, 1.0)) {
             (Answer::Yes, _) => Self::Above,
             (_, Answer::Yes) => Self::Below,
+            (Answer::Unknown, Answer::Unknown) => Self::Unknown,
             _ => Self::Neither,
         }
     }
@@ -128,13 +131,21 @@ impl Side {
 
 /// Whether a stack's layers are all where the one layer is.
 fn same(one: &[Side], stack: &[Side]) -> Answer {
+    if one.contains(&Side::Unknown) {
+        return Answer::Unknown;
+    }
     if one.contains(&Side::Neither) {
         return Answer::Unclear;
     }
+    let other = match one[0] {
+        Side::Above => Side::Below,
+        _ => Side::Above,
+    };
     match stack.iter().all(|side| *side == one[0]) {
         true => Answer::Yes,
-        false if stack.contains(&Side::Neither) => Answer::Unclear,
-        false => Answer::No,
+        false if stack.contains(&other) => Answer::No,
+        false if stack.contains(&Side::Unknown) => Answer::Unknown,
+        false => Answer::Unclear,
     }
 }
 
@@ -166,10 +177,30 @@ mod tests {
 
     #[test]
     fn a_layer_on_the_other_side_is_enough_to_differ() {
-        use Side::{Above, Below, Neither};
+        use Side::{Above, Below, Neither, Unknown};
         assert_eq!(same(&[Above], &[Above, Above]), Answer::Yes);
         assert_eq!(same(&[Above], &[Above, Below]), Answer::No);
         assert_eq!(same(&[Above], &[Above, Neither]), Answer::Unclear);
         assert_eq!(same(&[Neither], &[Neither]), Answer::Unclear);
+        assert_eq!(same(&[Above], &[Above, Unknown]), Answer::Unknown);
+        assert_eq!(same(&[Above], &[Below, Unknown]), Answer::No);
+        assert_eq!(same(&[Unknown], &[Unknown]), Answer::Unknown);
+    }
+
+    #[test]
+    fn nothing_is_known_of_a_stack_that_never_learns_with_the_scale() {
+        let mut never = fixture::results();
+        fixture::change_runs(&mut never, Arm::Scaled, |config, curve| {
+            if (config.layers, config.heads) == (2, 4) {
+                curve.learned_at = None;
+            }
+        });
+        let claim = super::claim(&never);
+        assert_eq!(claim.verdict, Verdict::HoldsUnderCondition);
+        let condition = claim.condition.unwrap();
+        assert!(
+            condition.ends_with("; not known for claim 6 with 2 layers of 4 heads"),
+            "{condition}"
+        );
     }
 }

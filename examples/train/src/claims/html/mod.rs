@@ -74,6 +74,7 @@ fn claims_table(claims: &[Claim]) -> String {
             Verdict::Holds => "holds",
             Verdict::HoldsUnderCondition => "partly",
             Verdict::DoesNotHold => "not",
+            Verdict::NotKnown => "unknown",
         };
         let condition = match &claim.condition {
             Some(condition) => format!("<p>{}</p>", escaped(condition)),
