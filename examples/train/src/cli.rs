@@ -14,7 +14,7 @@ use layers::Scale;
 use serde::Serialize;
 
 use crate::arguments::{Arms, Given};
-use crate::claims::Plan;
+use crate::claims::{Plan, write_whole};
 use crate::comparison::{Comparison, folder};
 use crate::config::{OptimizerKind, RunConfig, Stop};
 use crate::data::TASK;
@@ -294,7 +294,8 @@ fn compare_arms(arguments: &ComparisonArgs) -> Result<(), Error> {
         seconds,
     };
     let summary_path = out.join("summary.json");
-    write_whole(&summary_path, &summary)?;
+    let summary = serde_json::to_string_pretty(&summary).expect("the summary is plain data");
+    write_whole(&summary_path, (summary + "\n").as_bytes())?;
 
     let mut text = table(&rows, stop);
     for finding in &findings {
@@ -536,14 +537,6 @@ fn folder_for_results(asked: Option<&Path>, name: &str) -> Result<PathBuf, Error
         }
     }
     unreachable!("some number is free")
-}
-
-/// Writes a file that is there as a whole or not at all.
-fn write_whole(path: &Path, content: &impl Serialize) -> Result<(), Error> {
-    let text = serde_json::to_string_pretty(content).expect("the summary is plain data");
-    let draft = path.with_extension("json.partial");
-    fs::write(&draft, text + "\n").map_err(Error::io(&draft, "write"))?;
-    fs::rename(&draft, path).map_err(Error::io(path, "create"))
 }
 
 #[cfg(test)]

@@ -59,7 +59,8 @@ use crate::figures::weights;
 use crate::{Error, parallel};
 use job::{Job, Outcome, Progress};
 use results::Results;
-use store::{Store, write_whole};
+use store::Store;
+pub(crate) use store::write_whole;
 
 /// The folder of the results, in that of a measurement.
 const JOBS: &str = "jobs";

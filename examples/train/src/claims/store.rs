@@ -130,7 +130,7 @@ fn hash(text: &str) -> u64 {
 }
 
 /// Writes a file that is there as a whole or not at all, whoever else writes it at the same time.
-pub(super) fn write_whole(path: &Path, content: &[u8]) -> Result<(), Error> {
+pub(crate) fn write_whole(path: &Path, content: &[u8]) -> Result<(), Error> {
     let draft = draft(path, process::id());
     fs::write(&draft, content).map_err(Error::io(&draft, "write"))?;
     fs::rename(&draft, path).map_err(Error::io(path, "create"))
