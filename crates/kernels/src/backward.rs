@@ -10,7 +10,7 @@ use crate::block::{Block, Blocks};
 use crate::context::{BLOCK, Context, KEYS};
 use crate::erased::{Rows, Shared, Source, Sums, Target};
 use crate::gradient::{Gradient, Prepare, PrepareMemory, ROW, TileMemory};
-use crate::micro::{LESS, MR, NV, accumulate, next_rows, tile, width};
+use crate::micro::{NV, Strips, accumulate, strips, tile, width};
 use crate::pack::{lanes_to_rows, pad_rows};
 use crate::parallel::{self, Tasks};
 use crate::problem::{check_len, check_shape};
@@ -649,56 +649,71 @@ fn add_products<S: Simd, A: Real>(
     first: usize,
     sums: &mut Sums<'_, A>,
 ) {
-    let (width, lanes) = (width::<S, A>(), lanes::<S, A>());
-    let mut column = 0;
-    while column < dim {
-        let pair = column + NV * lanes <= dim;
-        let mut row = 0;
-        while row < count {
-            let rows = next_rows(count - row);
-            let (from, to) = visits.tiles(block.tiles, row, row + rows);
-            let (from, to) = (from * width, (to * width).min(block.rows));
-            if from < to {
-                let a = &tile_rows[row * ROW + from..];
-                let b = &operand[from * pitch + column..];
-                let (at, depth) = (first + row, to - from);
-                match (rows, pair) {
-                    (MR, true) => add_tile::<S, A, MR, NV>(a, b, pitch, depth, sums, at, column),
-                    (MR, false) => add_tile::<S, A, MR, 1>(a, b, pitch, depth, sums, at, column),
-                    (LESS, true) => {
-                        add_tile::<S, A, LESS, NV>(a, b, pitch, depth, sums, at, column);
-                    }
-                    (LESS, false) => {
-                        add_tile::<S, A, LESS, 1>(a, b, pitch, depth, sums, at, column);
-                    }
-                    (_, true) => add_tile::<S, A, 1, NV>(a, b, pitch, depth, sums, at, column),
-                    (_, false) => add_tile::<S, A, 1, 1>(a, b, pitch, depth, sums, at, column),
-                }
-            }
-            row += rows;
-        }
-        column += if pair { NV * lanes } else { lanes };
+    let lanes = lanes::<S, A>();
+    let mut work = AddProducts {
+        block,
+        visits,
+        tile_rows,
+        operand,
+        pitch,
+        column: 0,
+        pair: true,
+        first,
+        sums,
+        simd: PhantomData::<S>,
+    };
+    while work.column < dim {
+        work.pair = work.column + NV * lanes <= dim;
+        strips(count, false, &mut work);
+        work.column += if work.pair { NV * lanes } else { lanes };
     }
 }
 
-/// Adds one tile of products at a row and column of the sums.
-#[inline(always)]
-fn add_tile<S: Simd, A: Real, const R: usize, const N: usize>(
-    a: &[A],
-    b: &[A],
+struct AddProducts<'a, 's, S, A> {
+    block: &'a Block,
+    visits: &'a Visits,
+    tile_rows: &'a [A],
+    operand: &'a [A],
     pitch: usize,
-    depth: usize,
-    sums: &mut Sums<'_, A>,
-    row: usize,
+    /// Column of the sums, and whether [`NV`] vectors from there on are done, or one.
     column: usize,
-) {
-    let tile = tile::<S, A, R, N>(a, ROW, 1, b, pitch, depth);
-    for r in 0..R {
-        let sums = sums.row(row + r);
-        for n in 0..N {
-            let at = column + n * lanes::<S, A>();
-            let sum = load::<S, A>(sums, at) + tile[r][n];
-            store(sums, at, sum);
+    pair: bool,
+    /// Row of the sums of the first key.
+    first: usize,
+    sums: &'a mut Sums<'s, A>,
+    simd: PhantomData<S>,
+}
+
+impl<S: Simd, A: Real> Strips for AddProducts<'_, '_, S, A> {
+    #[inline(always)]
+    fn strip<const R: usize>(&mut self, row: usize) {
+        let width = width::<S, A>();
+        let (from, to) = self.visits.tiles(self.block.tiles, row, row + R);
+        let (from, to) = (from * width, (to * width).min(self.block.rows));
+        if from >= to {
+            return;
+        }
+        let a = &self.tile_rows[row * ROW + from..];
+        let b = &self.operand[from * self.pitch + self.column..];
+        if self.pair {
+            self.add::<R, NV>(a, b, to - from, row);
+        } else {
+            self.add::<R, 1>(a, b, to - from, row);
+        }
+    }
+}
+
+impl<S: Simd, A: Real> AddProducts<'_, '_, S, A> {
+    #[inline(always)]
+    fn add<const R: usize, const N: usize>(&mut self, a: &[A], b: &[A], depth: usize, row: usize) {
+        let tile = tile::<S, A, R, N>(a, ROW, 1, b, self.pitch, depth);
+        for r in 0..R {
+            let sums = self.sums.row(self.first + row + r);
+            for n in 0..N {
+                let at = self.column + n * lanes::<S, A>();
+                let sum = load::<S, A>(sums, at) + tile[r][n];
+                store(sums, at, sum);
+            }
         }
     }
 }

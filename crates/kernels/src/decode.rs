@@ -6,20 +6,23 @@
 
 use crate::context::Context;
 use crate::dropout::mix;
-use crate::erased::{Rows, Shared, Target};
-use crate::micro::{LESS, MR, NV, next_rows, tile};
+use crate::erased::{Rows, Shared, Source, Target};
+use crate::micro::{NV, Strips, strips, tile};
 use crate::parallel::{self, Tasks};
-use crate::problem::Sizes;
 use crate::real::{Real, V, lanes, load, mul_add, splat, store, tanh};
 use crate::scratch::Scratch;
 use crate::transpose::{SIDE, Square};
 use macerator::{Simd, WithSimd};
+use std::marker::PhantomData;
 
 /// The most queries that are worth it: with more, lanes of queries are full enough.
 const QUERIES: usize = 4;
 
 /// Keys of one visit; with their values they fit the first-level cache at 128 dimensions.
 const KEYS: usize = 32;
+
+/// Keys of one visit for a single row: each key and value is read once, and memory is fastest in long stretches.
+const LONG: usize = 256;
 
 /// Keys of a part, at the least.
 const PART: usize = 512;
@@ -38,7 +41,7 @@ pub(crate) fn run<A: Real>(ctx: &Context<'_, A>, out: Target<'_, A>, lse: Shared
     }
     let rows = sizes.group() * sizes.queries;
     let parts = 16_usize.div_ceil(heads).min(sizes.keys / PART).max(1);
-    let part = sizes.keys.div_ceil(parts).next_multiple_of(KEYS);
+    let part = sizes.keys.div_ceil(parts).next_multiple_of(LONG);
     // Of each part and row: the sums of weighted values, the shift and the sum of weights.
     let width = sizes.d_v + 2;
     let mut memory = vec![A::ZERO; heads * parts * rows * width];
@@ -159,10 +162,17 @@ impl<A: Real> WithSimd for Worker<'_, '_, A> {
         let sizes = &ctx.sizes;
         let rows = sizes.group() * sizes.queries;
         let width = sizes.d_v + 2;
+        // Copies of keys and values are read again soon, whatever the rows.
+        let direct = |source: &Source<'_, A>| source.direct(0, 0, 0, sizes.keys).is_some();
+        let visit = if rows == 1 && direct(&ctx.key) && direct(&ctx.value) {
+            LONG
+        } else {
+            KEYS
+        };
         let lens = [
             rows * sizes.d_k,
-            rows * KEYS,
-            KEYS,
+            rows * visit,
+            visit,
             KEYS * sizes.d_k,
             KEYS * sizes.d_v,
         ];
@@ -195,25 +205,25 @@ impl<A: Real> WithSimd for Worker<'_, '_, A> {
                 }
                 let (mut from, end) = (range.0.max(index * part), range.1.min((index + 1) * part));
                 while from < end {
-                    let to = end.min(from + KEYS);
+                    let to = end.min(from + visit);
                     let count = to - from;
                     let key_rows = ctx.key.rows(batch, kv_head, from, count, sizes.d_k, keys);
                     let values = ctx
                         .value
                         .rows(batch, kv_head, from, count, sizes.d_v, values);
-                    products::<S, A>(key_rows, values, count, query, rows, sizes, scores);
+                    products::<S, A>(key_rows, count, query, rows, sizes.d_k, scores, visit);
                     for row in 0..rows {
                         soften::<S, A>(
                             ctx,
                             (batch, kv_head, row),
                             (from, to),
-                            &mut scores[row * KEYS..(row + 1) * KEYS],
+                            &mut scores[row * visit..(row + 1) * visit],
                             line,
                             &mut results[row * width..(row + 1) * width],
                         );
                     }
                     if sizes.d_v > 0 {
-                        add_values::<S, A>(values, count, scores, rows, sizes.d_v, results);
+                        add_values::<S, A>(values, count, scores, visit, rows, sizes.d_v, results);
                     }
                     from = to;
                 }
@@ -234,33 +244,33 @@ fn see<A: Real>(ctx: &Context<'_, A>, batch: usize, row: usize) -> (usize, usize
     }
 }
 
-/// The products of `count` keys with all rows of queries; scores of a row are [`KEYS`] long.
+/// The products of `count` keys with all rows of queries; scores of a row are `visit` long.
 #[inline(always)]
+#[allow(clippy::too_many_arguments)]
 fn products<S: Simd, A: Real>(
     keys: Rows<'_, A>,
-    values: Rows<'_, A>,
     count: usize,
     query: &[A],
     rows: usize,
-    sizes: &Sizes,
+    dim: usize,
     scores: &mut [A],
+    visit: usize,
 ) {
-    let dim = sizes.d_k;
     let whole = dim - dim % lanes::<S, A>();
     let mut key = 0;
     while key < count {
         // Eight keys, or what is left one by one.
         let take = if key + SIDE <= count { SIDE } else { 1 };
-        for s in 0..take {
-            // The next keys, and the values of these.
-            prefetch(keys, key + SIDE + s, dim);
-            prefetch(values, key + s, sizes.d_v);
-        }
         let group = keys.skip(key);
         for row in 0..rows {
             let query = &query[row * dim..(row + 1) * dim];
             let mut sums = [splat::<S, A>(A::ZERO); SIDE];
-            if take == SIDE {
+            if row == 0 {
+                // In the order in which they lie: nothing reads memory faster. Asking ahead of time did not.
+                for s in 0..take {
+                    sums[s] = one_key::<S, A>(group.skip(s).data, &query[..whole]);
+                }
+            } else if take == SIDE {
                 let half = group.skip(SIDE / 2);
                 sums[..SIDE / 2].copy_from_slice(&four_keys(
                     group.data,
@@ -273,7 +283,7 @@ fn products<S: Simd, A: Real>(
                     &query[..whole],
                 ));
             } else {
-                sums[0] = four_keys(group.data, 0, &query[..whole])[0];
+                sums[0] = one_key(group.data, &query[..whole]);
             }
             let mut totals = add_lanes::<S, A>(&sums);
             for s in 0..take {
@@ -281,10 +291,32 @@ fn products<S: Simd, A: Real>(
                     totals[s] += query[at] * group.data[s * group.pitch + at];
                 }
             }
-            scores[row * KEYS + key..][..take].copy_from_slice(&totals[..take]);
+            scores[row * visit + key..][..take].copy_from_slice(&totals[..take]);
         }
         key += take;
     }
+}
+
+/// The products of a row of queries with one key, before the lanes are added up.
+#[inline(always)]
+fn one_key<S: Simd, A: Real>(key: &[A], query: &[A]) -> V<S, A> {
+    const SUMS: usize = 4;
+    let lanes = lanes::<S, A>();
+    let mut sums = [splat::<S, A>(A::ZERO); SUMS];
+    let mut at = 0;
+    while at + SUMS * lanes <= query.len() {
+        for n in 0..SUMS {
+            let factor = load::<S, A>(query, at + n * lanes);
+            sums[n] = mul_add(factor, load::<S, A>(key, at + n * lanes), sums[n]);
+        }
+        at += SUMS * lanes;
+    }
+    while at < query.len() {
+        let factor = load::<S, A>(query, at);
+        sums[0] = mul_add(factor, load::<S, A>(key, at), sums[0]);
+        at += lanes;
+    }
+    (sums[0] + sums[1]) + (sums[2] + sums[3])
 }
 
 /// The products of a row of queries with four keys, before the lanes are added up. Four keys and two sums of each: as
@@ -323,22 +355,6 @@ fn four_keys<S: Simd, A: Real>(keys: &[A], pitch: usize, query: &[A]) -> [V<S, A
         sums[s] = pairs[s][0] + pairs[s][1];
     }
     sums
-}
-
-/// Asks for a row before it is needed; there need not be one.
-#[inline(always)]
-fn prefetch<A: Real>(rows: Rows<'_, A>, row: usize, dim: usize) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        let start = rows.data.as_ptr().wrapping_add(row * rows.pitch);
-        for at in (0..dim).step_by(64 / size_of::<A>()) {
-            // SAFETY: a prefetch reads nothing that a program can see, and of no address does it fault.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(at).cast()) };
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (rows, row, dim);
 }
 
 /// The sum of each vector's lanes.
@@ -433,7 +449,7 @@ fn soften<S: Simd, A: Real>(
     }
 
     let mut highest = splat::<S, A>(blocked);
-    for at in (0..KEYS).step_by(lanes) {
+    for at in (0..scores.len()).step_by(lanes) {
         highest = highest.max(load::<S, A>(scores, at));
     }
     let highest = highest.reduce_max();
@@ -450,7 +466,7 @@ fn soften<S: Simd, A: Real>(
     let lowest = splat::<S, A>(A::from_f64(-1e30));
     let shift = splat::<S, A>(state[0]).max(lowest);
     let mut total = splat::<S, A>(A::ZERO);
-    for at in (0..KEYS).step_by(lanes) {
+    for at in (0..scores.len()).step_by(lanes) {
         let weight = A::exp2::<S>(load::<S, A>(scores, at) - shift);
         store(scores, at, weight);
         total += weight;
@@ -467,81 +483,82 @@ fn soften<S: Simd, A: Real>(
     }
 }
 
-/// Adds the weighted values of `count` keys to the sums of all rows.
+/// Adds the weighted values of `count` keys to the sums of all rows; weights of a row are `visit` long.
 #[inline(always)]
 fn add_values<S: Simd, A: Real>(
     values: Rows<'_, A>,
     count: usize,
     weights: &[A],
+    visit: usize,
     rows: usize,
     dim: usize,
     results: &mut [A],
 ) {
-    /// Vectors of a tile of one row: enough sums to hide the latency of an addition.
-    const LONG: usize = 8;
-    let lanes = lanes::<S, A>();
-    let mut row = 0;
-    while row < rows {
-        let take = next_rows(rows - row);
-        let weights = &weights[row * KEYS..];
-        let results = &mut results[row * (dim + 2)..];
+    let mut work = AddValues {
+        values,
+        count,
+        weights,
+        visit,
+        dim,
+        results,
+        simd: PhantomData::<S>,
+    };
+    strips(rows, false, &mut work);
+}
+
+struct AddValues<'a, S, A> {
+    values: Rows<'a, A>,
+    count: usize,
+    weights: &'a [A],
+    visit: usize,
+    dim: usize,
+    results: &'a mut [A],
+    simd: PhantomData<S>,
+}
+
+impl<S: Simd, A: Real> Strips for AddValues<'_, S, A> {
+    #[inline(always)]
+    fn strip<const R: usize>(&mut self, row: usize) {
+        let (dim, lanes) = (self.dim, lanes::<S, A>());
         let mut column = 0;
         while column + lanes <= dim {
-            let v = values.data.get(column..).unwrap_or(&[]);
-            let left = (dim - column) / lanes;
+            // One row has registers for more vectors, and needs them to hide the latency of an addition.
             column += lanes
-                * match (take, left) {
-                    (MR, NV..) => {
-                        add::<S, A, MR, NV>(weights, v, values.pitch, count, results, dim, column)
-                    }
-                    (MR, _) => {
-                        add::<S, A, MR, 1>(weights, v, values.pitch, count, results, dim, column)
-                    }
-                    (LESS, NV..) => {
-                        add::<S, A, LESS, NV>(weights, v, values.pitch, count, results, dim, column)
-                    }
-                    (LESS, _) => {
-                        add::<S, A, LESS, 1>(weights, v, values.pitch, count, results, dim, column)
-                    }
-                    (_, LONG..) => {
-                        add::<S, A, 1, LONG>(weights, v, values.pitch, count, results, dim, column)
-                    }
-                    (_, _) => {
-                        add::<S, A, 1, 1>(weights, v, values.pitch, count, results, dim, column)
-                    }
+                * match (R, (dim - column) / lanes) {
+                    (1, 8..) => self.add::<R, 8>(row, column),
+                    (1, 4..) => self.add::<R, 4>(row, column),
+                    (_, NV..) => self.add::<R, NV>(row, column),
+                    _ => self.add::<R, 1>(row, column),
                 };
         }
-        for r in 0..take {
+        for r in row..row + R {
+            let weights = &self.weights[r * self.visit..];
             for c in column..dim {
                 let mut sum = A::ZERO;
-                for j in 0..count {
-                    sum += weights[r * KEYS + j] * values.data[j * values.pitch + c];
+                for (j, &weight) in weights[..self.count].iter().enumerate() {
+                    sum += weight * self.values.data[j * self.values.pitch + c];
                 }
-                results[r * (dim + 2) + c] += sum;
+                self.results[r * (dim + 2) + c] += sum;
             }
         }
-        row += take;
     }
 }
 
-/// Adds one tile; returns its vectors.
-#[inline(always)]
-fn add<S: Simd, A: Real, const R: usize, const N: usize>(
-    weights: &[A],
-    values: &[A],
-    pitch: usize,
-    count: usize,
-    results: &mut [A],
-    dim: usize,
-    column: usize,
-) -> usize {
-    let tile = tile::<S, A, R, N>(weights, KEYS, 1, values, pitch, count);
-    for r in 0..R {
-        for n in 0..N {
-            let at = r * (dim + 2) + column + n * lanes::<S, A>();
-            let sum = load::<S, A>(results, at) + tile[r][n];
-            store(results, at, sum);
+impl<S: Simd, A: Real> AddValues<'_, S, A> {
+    /// Adds one tile; returns its vectors.
+    #[inline(always)]
+    fn add<const R: usize, const N: usize>(&mut self, row: usize, column: usize) -> usize {
+        let Self { values, visit, .. } = *self;
+        let weights = &self.weights[row * visit..];
+        let data = &values.data[column..];
+        let tile = tile::<S, A, R, N>(weights, visit, 1, data, values.pitch, self.count);
+        for r in 0..R {
+            for n in 0..N {
+                let at = (row + r) * (self.dim + 2) + column + n * lanes::<S, A>();
+                let sum = load::<S, A>(self.results, at) + tile[r][n];
+                store(self.results, at, sum);
+            }
         }
+        N
     }
-    N
 }

@@ -265,7 +265,12 @@ fn attend<S: Simd, A: Real>(
             let out = &mut memory.out[tile * d_v * width..(tile + 1) * d_v * width];
             let old = if fresh[tile] { &mut [] } else { &mut *out };
             let shift = raise::<S, A>(&mut running, tile, highest, old);
-            soften::<S, A>(&mut running, tile, shift, memory.weights, rows);
+            // A function of its own: here there are not enough registers for the constants of the power.
+            call::<S, _>(Soften::<S, A> {
+                weights: &mut memory.weights[..rows * width],
+                shift,
+                sums: &mut running.sum[tile * width..(tile + 1) * width],
+            });
             if let Some(dropping) = &ctx.dropout {
                 for row in 0..rows {
                     let factors = keep::<S, A>(dropping, &hashes, tile, first + row);
@@ -377,28 +382,31 @@ fn raise<S: Simd, A: Real>(
     shift
 }
 
-/// Turns scores into weights, not yet divided by their sum, and adds them up.
-#[inline(always)]
-fn soften<S: Simd, A: Real>(
-    running: &mut Running<A>,
-    tile: usize,
+/// Turns a tile's scores into weights, not yet divided by their sum, and adds them to the sums of its rows.
+struct Soften<'a, S: Simd, A: Real> {
+    weights: &'a mut [A],
     shift: [V<S, A>; NV],
-    weights: &mut [A],
-    rows: usize,
-) {
-    let (width, lanes) = (width::<S, A>(), lanes::<S, A>());
-    let mut sums = [splat::<S, A>(A::ZERO); NV];
-    for row in weights[..rows * width].chunks_exact_mut(width) {
-        for n in 0..NV {
-            let weight = A::exp2::<S>(load::<S, A>(row, n * lanes) - shift[n]);
-            store(row, n * lanes, weight);
-            sums[n] += weight;
+    sums: &'a mut [A],
+}
+
+impl<S: Simd, A: Real> WithSimd for Soften<'_, S, A> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<T: Simd>(self) {
+        let (width, lanes) = (width::<S, A>(), lanes::<S, A>());
+        let mut sums = [splat::<S, A>(A::ZERO); NV];
+        for row in self.weights.chunks_exact_mut(width) {
+            for n in 0..NV {
+                let weight = A::exp2::<S>(load::<S, A>(row, n * lanes) - self.shift[n]);
+                store(row, n * lanes, weight);
+                sums[n] += weight;
+            }
         }
-    }
-    let running = &mut running.sum[tile * width..(tile + 1) * width];
-    for n in 0..NV {
-        let sum = load::<S, A>(running, n * lanes) + sums[n];
-        store(running, n * lanes, sum);
+        for n in 0..NV {
+            let sum = load::<S, A>(self.sums, n * lanes) + sums[n];
+            store(self.sums, n * lanes, sum);
+        }
     }
 }
 

@@ -76,7 +76,7 @@ pub trait Real:
     #[doc(hidden)]
     fn split<S: Simd>(x: Vector<S, Self>) -> (Vector<S, Self>, Vector<S, Self>);
 
-    /// 2 to the power `x` for `x` up to 127; exactly 0 where that is not a normal number.
+    /// 2 to the power `x` for `x` up to 127; exactly 0 where that is half the smallest normal number or less.
     #[doc(hidden)]
     fn exp2<S: Simd>(x: Vector<S, Self>) -> Vector<S, Self>;
 
@@ -135,6 +135,18 @@ pub(crate) fn mul_add<S: Simd, A: Real>(a: V<S, A>, b: V<S, A>, c: V<S, A>) -> V
     }
 }
 
+/// The larger of `x` and `lowest`; `x` where that is no number.
+#[inline(always)]
+pub(crate) fn at_least<S: Simd, A: Real>(x: V<S, A>, lowest: A) -> V<S, A> {
+    let lowest = splat::<S, A>(lowest);
+    // One instruction on x86, which gives the second operand if one is no number; elsewhere the maximum may lose it.
+    if cfg!(target_arch = "x86_64") && S::lanes32() >= 4 {
+        lowest.max(x)
+    } else {
+        x.lt(lowest).select(lowest, x)
+    }
+}
+
 /// The hyperbolic tangent, good to about two units in the last place, also near 0.
 #[inline(always)]
 pub(crate) fn tanh<S: Simd, A: Real>(x: V<S, A>) -> V<S, A> {
@@ -165,7 +177,7 @@ fn polynomial<S: Simd, A: Real, const N: usize>(x: V<S, A>, coefficients: [A; N]
 // The polynomials are relative minimax fits (Remez, 60 digits) on [-1/2, 1/2]: of 2^x with error 1.9e-9 and 3.1e-18,
 // of (2^x - 1) / x with 2.3e-10 and 2.3e-19.
 macro_rules! real {
-    ($ty:ident, $int:ident, $mantissa:literal, $magic:literal, $lowest:literal, $transpose:ident, $log:expr,
+    ($ty:ident, $int:ident, $mantissa:literal, $magic:literal, $zero:literal, $transpose:ident, $log:expr,
      $exp2:expr, $exp2_m1:expr) => {
         #[allow(clippy::excessive_precision, clippy::approx_constant)] // fits as computed, rounded once
         impl Real for $ty {
@@ -236,21 +248,20 @@ macro_rules! real {
 
             #[inline(always)]
             fn split<S: Simd>(x: V<S, Self>) -> (V<S, Self>, V<S, Self>) {
-                // The sum is so large that its last bit is worth 1: it rounds, and the integer is in its low bits.
-                let magic = splat::<S, $ty>($magic);
+                // The sum is so large that its last bit is worth 1: it rounds, and in its low bits is the integer, already
+                // with the bias of an exponent.
+                let magic = splat::<S, $ty>($magic - $zero);
                 let shifted = x + magic;
                 let rest = x - (shifted - magic);
-                let exponent = shifted.reinterpret::<$int>() << $mantissa;
-                let one = splat::<S, $ty>(1.0).reinterpret::<$int>();
-                ((exponent + one).reinterpret::<$ty>(), rest)
+                let whole = shifted.reinterpret::<$int>() << $mantissa;
+                (whole.reinterpret::<$ty>(), rest)
             }
 
             #[inline(always)]
             fn exp2<S: Simd>(x: V<S, Self>) -> V<S, Self> {
-                let (whole, rest) = Self::split(x);
-                let power = polynomial(rest, $exp2) * whole;
-                // Below the smallest normal power `whole` is garbage, and of a masked score nothing may be left.
-                x.lt(splat($lowest)).select(splat(0.0), power)
+                // The power of an exponent of all zeros is 0, and of a masked score nothing may be left.
+                let (whole, rest) = Self::split(at_least::<S, $ty>(x, $zero));
+                polynomial(rest, $exp2) * whole
             }
 
             #[inline(always)]
@@ -268,7 +279,7 @@ real!(
     i32,
     23,
     12_582_912.0,
-    -126.0,
+    -127.0,
     transpose,
     [1.0 / 3.0, 0.2, 1.0 / 7.0, 1.0 / 9.0, 1.0 / 11.0],
     [
@@ -296,7 +307,7 @@ real!(
     i64,
     52,
     6_755_399_441_055_744.0,
-    -1022.0,
+    -1023.0,
     transpose,
     [
         1.0 / 3.0,
