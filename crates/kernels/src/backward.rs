@@ -1,15 +1,14 @@
 //! The backward pass at queries, keys and values: one visit to the keys for each block of queries, five products.
 //!
-//! A task is a key head with all query heads that share it, so that nothing is added by two threads. Where that makes
-//! too few tasks, the queries are cut into chunks with sums of their own, added up afterwards in order. How many
-//! depends on the shape alone: neither the number of threads nor who comes first changes a bit.
+//! A task is a few blocks of queries of one head; the tasks of a key head add to its sums in [turns](crate::turns), so
+//! that neither the number of threads nor who comes first changes a bit.
 //!
 //! Dao, <https://arxiv.org/abs/2307.08691>.
 
-use crate::block::{Block, Blocks};
+use crate::block::{Block, Blocks, MAX_TILES};
 use crate::context::{BLOCK, Context, KEYS};
 use crate::erased::{Rows, Shared, Source, Sums, Target};
-use crate::gradient::{Gradient, Prepare, PrepareMemory, ROW, TileMemory};
+use crate::gradient::{Gradient, Prepare, PrepareMemory, Prepared, ROW, TileMemory};
 use crate::micro::{NV, Strips, accumulate, strips, tile, width};
 use crate::pack::{lanes_to_rows, pad_rows};
 use crate::parallel::{self, Tasks};
@@ -17,6 +16,7 @@ use crate::problem::{check_len, check_shape};
 use crate::real::{Real, call, lanes, load, store};
 use crate::scores::{Place, Seen, scratch_len};
 use crate::scratch::Scratch;
+use crate::turns::{TEAM, Task, Turns, Watch};
 use crate::{Element, Error, Gradients, Problem, Saved, bias, sink};
 use macerator::{Simd, WithSimd};
 use std::marker::PhantomData;
@@ -148,33 +148,28 @@ pub(crate) fn run<A: Real>(ctx: &Context<'_, A>, saved: &Incoming<'_, A>, wanted
     if heads == 0 || (wanted.query.is_none() && wanted.key.is_none() && wanted.value.is_none()) {
         return;
     }
-    let items = sizes.group() * ctx.blocks();
-    let chunks = chunks(heads, items);
+    let turns = Turns::new(ctx);
     let lanes = ctx.isa.dispatch(Lanes::<A>(PhantomData));
-    let key = wanted
-        .key
-        .map(|target| Partials::new(target, chunks, lanes));
-    let value = wanted
-        .value
-        .map(|target| Partials::new(target, chunks, lanes));
-    let (mut key, mut value) = (key, value);
-    let flops = 5.0 * ctx.product_flops() * items.div_ceil(chunks) as f64;
-    let worker = Shares {
-        chunks,
+    let mut key = wanted.key.map(|target| Held::new(target, lanes));
+    let mut value = wanted.value.map(|target| Held::new(target, lanes));
+    let shares = Shares {
         query: wanted.query,
-        key: key.as_mut().map(Partials::share),
-        value: value.as_mut().map(Partials::share),
+        key: key.as_mut().map(Held::share),
+        value: value.as_mut().map(Held::share),
     };
-    parallel::run(heads * chunks, flops, |tasks| {
+    let flops = 5.0 * ctx.product_flops() * turns.team as f64;
+    parallel::run(heads * turns.chain(), flops, |tasks| {
+        let _watch = Watch(&turns);
         ctx.isa.dispatch(Worker {
             ctx,
             saved,
-            shares: &worker,
+            shares: &shares,
+            turns: &turns,
             tasks,
         });
     });
-    for partials in [key, value].into_iter().flatten() {
-        partials.finish();
+    for held in [key, value].into_iter().flatten() {
+        held.finish();
     }
 }
 
@@ -190,90 +185,64 @@ impl<A: Real> WithSimd for Lanes<A> {
     }
 }
 
-/// Into how many chunks the queries of a key head are cut: enough to make 16 tasks, but each of at least 8 blocks, as
-/// every chunk has a copy of the sums.
-fn chunks(heads: usize, items: usize) -> usize {
-    16_usize.div_ceil(heads).min(items / 8).max(1)
-}
-
-/// Where the gradient at keys or values is summed up.
-struct Partials<'a, A> {
+/// Where the gradient at keys or values is summed up: in the target, if its rows are whole vectors of the arithmetic
+/// type, else in memory of its own.
+struct Held<'a, A> {
     target: Target<'a, A>,
-    chunks: usize,
-    /// Whether chunk 0 is summed up in the target: its rows must be whole vectors of the arithmetic type.
     direct: bool,
-    /// Row length of the copies.
+    /// Row length of the own memory.
     width: usize,
-    copies: Vec<A>,
+    memory: Vec<A>,
 }
 
 #[derive(Clone, Copy)]
-struct PartialsShare<'a, A> {
+struct HeldShare<'a, A> {
     target: Target<'a, A>,
     direct: bool,
-    copied: usize,
     width: usize,
-    copies: Shared<'a, A>,
+    memory: Shared<'a, A>,
 }
 
-impl<'a, A: Real> Partials<'a, A> {
-    fn new(target: Target<'a, A>, chunks: usize, lanes: usize) -> Self {
+impl<'a, A: Real> Held<'a, A> {
+    fn new(target: Target<'a, A>, lanes: usize) -> Self {
         let [batch, heads, rows, dim] = target.shape();
         let direct = target.is_direct() && dim.is_multiple_of(lanes);
         let width = dim.next_multiple_of(lanes);
-        let copies = batch * heads * (chunks - usize::from(direct)) * rows * width;
+        let len = if direct {
+            0
+        } else {
+            batch * heads * rows * width
+        };
         Self {
             target,
-            chunks,
             direct,
             width,
-            copies: vec![A::ZERO; copies],
+            memory: vec![A::ZERO; len],
         }
     }
 
-    fn share(&mut self) -> PartialsShare<'_, A> {
-        PartialsShare {
+    fn share(&mut self) -> HeldShare<'_, A> {
+        HeldShare {
             target: self.target,
             direct: self.direct,
-            copied: self.chunks - usize::from(self.direct),
             width: self.width,
-            copies: Shared::new(&mut self.copies),
+            memory: Shared::new(&mut self.memory),
         }
     }
 
-    /// Adds the copies up, in order, in the target.
+    /// Writes what was summed up elsewhere to the target.
     fn finish(self) {
         let [batch, heads, rows, dim] = self.target.shape();
-        let copied = self.chunks - usize::from(self.direct);
-        if copied == 0 || dim == 0 {
+        if self.direct || dim == 0 {
             return;
         }
-        let len = rows * self.width;
-        parallel::run(batch * heads, (copied * len) as f64, |tasks| {
-            let mut line = vec![A::ZERO; dim];
+        parallel::run(batch * heads, (rows * self.width) as f64, |tasks| {
             while let Some(run) = tasks.next() {
                 for task in run {
-                    let (batch, head) = (task / heads, task % heads);
                     for row in 0..rows {
+                        let from = &self.memory[(task * rows + row) * self.width..][..dim];
                         // SAFETY: each task has a head of its own.
-                        let to = unsafe { self.target.row(batch, head, row) };
-                        let written = to.is_some();
-                        let to = to.unwrap_or(&mut line);
-                        for copy in 0..copied {
-                            let from =
-                                &self.copies[(task * copied + copy) * len + row * self.width..];
-                            if copy == 0 && !self.direct {
-                                to.copy_from_slice(&from[..dim]);
-                            } else {
-                                for (to, &from) in to.iter_mut().zip(from) {
-                                    *to += from;
-                                }
-                            }
-                        }
-                        if !written {
-                            // SAFETY: as above.
-                            unsafe { self.target.write(batch, head, row, &line) };
-                        }
+                        unsafe { self.target.write(task / heads, task % heads, row, from) };
                     }
                 }
             }
@@ -281,39 +250,38 @@ impl<'a, A: Real> Partials<'a, A> {
     }
 }
 
-impl<'a, A: Real> PartialsShare<'a, A> {
-    /// The sums of a chunk of a key head, cleared.
+impl<'a, A: Real> HeldShare<'a, A> {
+    /// The sums of a key head.
     ///
     /// # Safety
     ///
-    /// Nothing else may use the sums of this head and chunk while these live.
-    unsafe fn sums(&self, (batch, head): (usize, usize), chunk: usize) -> Sums<'a, A> {
+    /// While these live, nothing else may use rows of this head when they are reached through them.
+    unsafe fn sums(&self, batch: usize, head: usize) -> Sums<'a, A> {
         let [_, heads, rows, _] = self.target.shape();
-        let mut sums = if self.direct && chunk == 0 {
-            // SAFETY: the caller promises that the head's rows are free.
+        let sums = if self.direct {
+            // SAFETY: the caller's promise.
             unsafe { Sums::of(&self.target, batch, head) }
         } else {
-            let copy = (batch * heads + head) * self.copied + chunk - usize::from(self.direct);
-            let len = rows * self.width;
-            // SAFETY: the caller promises that this chunk's copy is free.
-            Some(Sums::new(
-                unsafe { self.copies.part(copy * len, len) },
-                self.width,
-            ))
-        }
-        // A target without elements is direct, but has no rows.
-        .unwrap_or_else(|| Sums::new(&mut [], 0));
-        sums.clear();
-        sums
+            // SAFETY: the caller's promise.
+            unsafe {
+                Sums::part(
+                    &self.memory,
+                    (batch * heads + head) * rows,
+                    rows,
+                    self.width,
+                )
+            }
+        };
+        // A target without elements has no rows.
+        sums.unwrap_or_else(Sums::nothing)
     }
 }
 
 /// What the threads write.
 struct Shares<'a, A: Real> {
-    chunks: usize,
     query: Option<Target<'a, A>>,
-    key: Option<PartialsShare<'a, A>>,
-    value: Option<PartialsShare<'a, A>>,
+    key: Option<HeldShare<'a, A>>,
+    value: Option<HeldShare<'a, A>>,
 }
 
 /// One thread's share.
@@ -321,19 +289,30 @@ struct Worker<'a, 'p, A: Real> {
     ctx: &'a Context<'p, A>,
     saved: &'a Incoming<'p, A>,
     shares: &'a Shares<'a, A>,
+    turns: &'a Turns,
     tasks: &'a Tasks,
 }
 
-/// A worker's memory.
+/// A worker's memory. What is kept of a block of queries is there once for each of a team.
 struct Memory<'s, A> {
-    prepare: PrepareMemory<'s, A>,
     tile: TileMemory<'s, A>,
-    /// Gradients at the queries as lanes, tile after tile.
-    grad_query: &'s mut [A],
     keys: &'s mut [A],
     values: &'s mut [A],
+    lines: &'s mut [A],
+    query: &'s mut [A],
+    grad: &'s mut [A],
+    grad_query: &'s mut [A],
     query_rows: &'s mut [A],
     grad_rows: &'s mut [A],
+}
+
+/// A block of queries of a team.
+struct Member<'s, A> {
+    block: &'s Block,
+    prepared: Prepared<'s, A>,
+    /// Queries and gradients of the output as rows, if gradients at keys and values are wanted.
+    query_rows: Option<Rows<'s, A>>,
+    grad_rows: Option<Rows<'s, A>>,
 }
 
 impl<A: Real> WithSimd for Worker<'_, '_, A> {
@@ -345,227 +324,291 @@ impl<A: Real> WithSimd for Worker<'_, '_, A> {
             ctx,
             saved,
             shares,
+            turns,
             tasks,
         } = self;
         let sizes = &ctx.sizes;
         let lanes = lanes::<S, A>();
         let slopes = if ctx.softcap.is_some() { KEYS * ROW } else { 0 };
+        let rows = turns.team * BLOCK;
         let lens = [
-            BLOCK * sizes.d_k,
-            BLOCK * sizes.d_v,
-            2 * sizes.d_k.max(sizes.d_v),
             KEYS * ROW,
             KEYS * ROW,
             slopes,
             scratch_len::<S, A>(),
-            BLOCK * sizes.d_k,
             KEYS * sizes.d_k,
             KEYS * sizes.d_v,
-            BLOCK * sizes.d_k.next_multiple_of(lanes),
-            BLOCK * sizes.d_v.next_multiple_of(lanes),
+            2 * sizes.d_k.max(sizes.d_v),
+            rows * sizes.d_k,
+            rows * sizes.d_v,
+            rows * sizes.d_k,
+            rows * sizes.d_k.next_multiple_of(lanes),
+            rows * sizes.d_v.next_multiple_of(lanes),
         ];
         let mut scratch = Scratch::new(&lens);
         let [
-            query,
-            grad,
-            lines,
             weights,
             grads,
             slopes,
             extras,
-            grad_query,
             keys,
             values,
+            lines,
+            query,
+            grad,
+            grad_query,
             query_rows,
             grad_rows,
         ] = scratch.pieces(lens);
         let mut memory = Memory {
-            prepare: PrepareMemory { query, grad, lines },
             tile: TileMemory {
                 weights,
                 grads,
                 slopes,
                 extras,
             },
-            grad_query,
             keys,
             values,
+            lines,
+            query,
+            grad,
+            grad_query,
             query_rows,
             grad_rows,
         };
         let mut seen = Blocks::default();
-        let (chunks, blocks) = (shares.chunks, ctx.blocks());
-        let items = sizes.group() * blocks;
+        let heads = sizes.batch * sizes.kv_heads;
+        let threads = parallel::threads();
         while let Some(run) = tasks.next() {
-            for task in run {
-                // The last rows first: under a causal mask they are the longest.
-                let chunk = chunks - 1 - task % chunks;
-                let kv = (
-                    task / chunks / sizes.kv_heads,
-                    task / chunks % sizes.kv_heads,
-                );
-                // SAFETY: each task has a chunk of a head of its own.
-                let mut key_sums = shares.key.map(|share| unsafe { share.sums(kv, chunk) });
-                // SAFETY: as above.
-                let mut value_sums = shares.value.map(|share| unsafe { share.sums(kv, chunk) });
-                for item in chunk * items / chunks..(chunk + 1) * items / chunks {
-                    let at = (kv.0, kv.1 * sizes.group() + item / blocks);
-                    let block = seen.get(ctx, at.0, item % blocks * BLOCK, width::<S, A>());
-                    visit::<S, A>(
-                        ctx,
-                        saved,
-                        block,
-                        at,
-                        shares.query.is_some(),
-                        key_sums.as_mut(),
-                        value_sums.as_mut(),
-                        &mut memory,
-                    );
-                    if let Some(target) = &shares.query {
-                        let ones = [A::ONE; BLOCK];
-                        // SAFETY: each block of queries belongs to one task.
-                        unsafe {
-                            lanes_to_rows::<S, A>(
-                                target,
-                                at,
-                                block,
-                                sizes.d_k,
-                                &ones,
-                                memory.grad_query,
-                                memory.prepare.lines,
-                            );
-                        }
-                    }
-                }
+            for number in run {
+                let task = turns.task(number, heads, sizes.kv_heads, threads);
+                let first = turns.first_block(task);
+                let count = turns.team.min(ctx.blocks() - first);
+                let blocks = seen.get(ctx, task.batch, first, count, width::<S, A>());
+                visit::<S, A>(ctx, saved, blocks, task, shares, turns, &mut memory);
             }
         }
     }
 }
 
-/// Visits the keys of a block of queries and adds up its gradients.
+/// Visits the keys of a team of queries and adds up its gradients.
 #[inline(always)]
-#[allow(clippy::too_many_arguments)]
 fn visit<S: Simd, A: Real>(
     ctx: &Context<'_, A>,
     saved: &Incoming<'_, A>,
-    block: &Block,
-    (batch, head): (usize, usize),
-    want_query: bool,
-    mut key_sums: Option<&mut Sums<'_, A>>,
-    mut value_sums: Option<&mut Sums<'_, A>>,
+    blocks: &[Block],
+    task: Task,
+    shares: &Shares<'_, A>,
+    turns: &Turns,
     memory: &mut Memory<'_, A>,
 ) {
     let sizes = &ctx.sizes;
-    let (width, lanes) = (width::<S, A>(), lanes::<S, A>());
-    let (d_k, d_v) = (sizes.d_k, sizes.d_v);
-    let kv_head = ctx.kv_head(head);
-    let factor = A::from_f64(ctx.gradient_factor());
-    if want_query {
-        memory.grad_query[..block.tiles * width * d_k].fill(A::ZERO);
+    let (d_k, d_v, keys) = (sizes.d_k, sizes.d_v, sizes.keys);
+    let (batch, kv_head) = (task.batch, task.kv_head);
+    let head = kv_head * sizes.group() + task.member;
+    let kv = batch * sizes.kv_heads + kv_head;
+    // SAFETY: rows are reached in this task's turn at their block of keys, or if they are for it to clear.
+    let mut key_sums = shares
+        .key
+        .map(|share| unsafe { share.sums(batch, kv_head) });
+    // SAFETY: as above.
+    let mut value_sums = shares
+        .value
+        .map(|share| unsafe { share.sums(batch, kv_head) });
+    for slot in turns.unseen(task) {
+        for sums in [&mut key_sums, &mut value_sums].into_iter().flatten() {
+            sums.clear(slot * KEYS, keys.min((slot + 1) * KEYS));
+        }
     }
-    let (mut from, end) = block.range;
-    if from == end {
-        return;
+
+    if shares.query.is_some() {
+        memory.grad_query[..blocks.len() * BLOCK * d_k].fill(A::ZERO);
     }
-    let mut prepare = memory.prepare.reborrow();
-    let prepared = call::<S, _>(Prepare {
-        ctx,
-        saved,
-        block,
-        at: (batch, head),
-        factor,
-        through_cap: true,
-        memory: &mut prepare,
-    });
-    let at = (batch, head);
-    let query_rows = key_sums
-        .is_some()
-        .then(|| operand::<S, A>(&ctx.query, at, block, d_k, memory.query_rows));
-    let grad_rows = value_sums
-        .is_some()
-        .then(|| operand::<S, A>(&saved.grad_out, at, block, d_v, memory.grad_rows));
-    while from < end {
-        let to = end.min(from + KEYS);
+    let lines = &mut *memory.lines;
+    let mut pieces = [
+        (&mut *memory.query, BLOCK * d_k),
+        (&mut *memory.grad, BLOCK * d_v),
+        (
+            &mut *memory.query_rows,
+            BLOCK * d_k.next_multiple_of(lanes::<S, A>()),
+        ),
+        (
+            &mut *memory.grad_rows,
+            BLOCK * d_v.next_multiple_of(lanes::<S, A>()),
+        ),
+    ];
+    let mut members: [Option<Member<'_, A>>; TEAM] = [const { None }; TEAM];
+    for (member, block) in members.iter_mut().zip(blocks) {
+        let [query, grad, query_rows, grad_rows] = pieces.each_mut().map(|(rest, len)| {
+            let (piece, tail) = std::mem::take(rest).split_at_mut(*len);
+            *rest = tail;
+            piece
+        });
+        if block.range.0 == block.range.1 {
+            continue;
+        }
+        let at = (batch, head);
+        let prepared = call::<S, _>(Prepare {
+            ctx,
+            saved,
+            block,
+            at,
+            factor: A::from_f64(ctx.gradient_factor()),
+            through_cap: true,
+            memory: PrepareMemory {
+                query,
+                grad,
+                lines: &mut *lines,
+            },
+        });
+        *member = Some(Member {
+            block,
+            prepared,
+            query_rows: key_sums
+                .is_some()
+                .then(|| operand::<S, A>(&ctx.query, at, block, d_k, query_rows)),
+            grad_rows: value_sums
+                .is_some()
+                .then(|| operand::<S, A>(&saved.grad_out, at, block, d_v, grad_rows)),
+        });
+    }
+
+    let (first_slot, end_slot) = turns.span(task);
+    for slot in first_slot..end_slot {
+        let (from, to) = (slot * KEYS, keys.min((slot + 1) * KEYS));
         let count = to - from;
-        let keys = ctx
+        let key_rows = ctx
             .key
             .near_rows(batch, kv_head, from, count, d_k, memory.keys);
-        let values = ctx
+        let value_rows = ctx
             .value
             .near_rows(batch, kv_head, from, count, d_v, memory.values);
-        let mut visits = Visits::new();
-        for tile in 0..block.tiles {
-            let (first, end) = block.visit(tile, from, to);
-            let (top, bottom) = (first - from, end - from);
-            let place = Place {
-                batch,
-                head,
-                tile,
-                from: first,
-                to: end,
-            };
-            let tile_keys = keys.skip(top);
-            let seen = first < end
-                && call::<S, _>(Gradient {
-                    ctx,
-                    block,
-                    prepared: &prepared,
-                    place,
-                    keys: tile_keys,
-                    values: values.skip(top),
-                    first_row: top,
-                    memory: &mut memory.tile,
-                }) == Seen::Something;
-            if !seen {
-                clear::<S, A>(&mut memory.tile, tile, 0, count);
+        let before = turns.before(task, slot);
+        turns.wait(kv, slot, before);
+        let mut fresh = before == 0;
+        for (index, member) in members.iter().enumerate() {
+            let Some(member) = member else { continue };
+            let range = member.block.range;
+            if range.0 >= to || range.1 <= from {
                 continue;
             }
-            clear::<S, A>(&mut memory.tile, tile, 0, top);
-            clear::<S, A>(&mut memory.tile, tile, bottom, count);
-            visits.add(tile, top, bottom);
-            if want_query {
-                accumulate::<S, A>(
-                    tile_keys.data,
-                    tile_keys.pitch,
-                    d_k,
-                    &memory.tile.grads[top * ROW + tile * width..],
-                    ROW,
-                    bottom - top,
-                    &mut memory.grad_query[tile * d_k * width..(tile + 1) * d_k * width],
-                    false,
-                );
+            let grad_query = shares
+                .query
+                .is_some()
+                .then(|| &mut memory.grad_query[index * BLOCK * d_k..(index + 1) * BLOCK * d_k]);
+            meet::<S, A>(
+                ctx,
+                member,
+                (batch, head),
+                (from, to),
+                (key_rows, value_rows),
+                grad_query,
+                (key_sums.as_mut(), value_sums.as_mut()),
+                fresh,
+                &mut memory.tile,
+            );
+            fresh = false;
+        }
+        turns.pass(kv, slot);
+    }
+
+    if let Some(target) = &shares.query {
+        let ones = [A::ONE; BLOCK];
+        for (index, block) in blocks.iter().enumerate() {
+            let packed = &memory.grad_query[index * BLOCK * d_k..];
+            // SAFETY: each block of queries belongs to one task.
+            unsafe {
+                lanes_to_rows::<S, A>(target, (batch, head), block, d_k, &ones, packed, lines);
             }
         }
-        let place = |rows: Rows<'_, A>, dim: usize| (rows.pitch, dim.next_multiple_of(lanes));
-        if let (Some(sums), Some(rows)) = (&mut value_sums, grad_rows) {
-            let (pitch, dim) = place(rows, d_v);
-            add_products::<S, A>(
+    }
+}
+
+/// A block of queries meets a block of keys: adds to the gradients of both, or if `fresh` starts those of the keys.
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+fn meet<'s, S: Simd, A: Real>(
+    ctx: &Context<'_, A>,
+    member: &Member<'_, A>,
+    (batch, head): (usize, usize),
+    (from, to): (usize, usize),
+    (keys, values): (Rows<'_, A>, Rows<'_, A>),
+    mut grad_query: Option<&mut [A]>,
+    (key_sums, value_sums): (Option<&mut Sums<'s, A>>, Option<&mut Sums<'s, A>>),
+    fresh: bool,
+    memory: &mut TileMemory<'_, A>,
+) {
+    let sizes = &ctx.sizes;
+    let (width, lanes) = (width::<S, A>(), lanes::<S, A>());
+    let (d_k, d_v, count) = (sizes.d_k, sizes.d_v, to - from);
+    let block = member.block;
+    let mut visits = Visits::new();
+    for tile in 0..block.tiles {
+        let (first, end) = block.visit(tile, from, to);
+        let (top, bottom) = (first - from, end - from);
+        let place = Place {
+            batch,
+            head,
+            tile,
+            from: first,
+            to: end,
+        };
+        let tile_keys = keys.skip(top);
+        let seen = first < end
+            && call::<S, _>(Gradient {
+                ctx,
                 block,
-                &visits,
-                count,
-                memory.tile.weights,
-                rows.data,
-                pitch,
-                dim,
-                from,
-                sums,
+                prepared: &member.prepared,
+                place,
+                keys: tile_keys,
+                values: values.skip(top),
+                first_row: top,
+                memory,
+            }) == Seen::Something;
+        if !seen {
+            clear::<S, A>(memory, tile, 0, count);
+            continue;
+        }
+        clear::<S, A>(memory, tile, 0, top);
+        clear::<S, A>(memory, tile, bottom, count);
+        visits.add(tile, top, bottom);
+        if let Some(grad_query) = &mut grad_query {
+            accumulate::<S, A>(
+                tile_keys.data,
+                tile_keys.pitch,
+                d_k,
+                &memory.grads[top * ROW + tile * width..],
+                ROW,
+                bottom - top,
+                &mut grad_query[tile * d_k * width..(tile + 1) * d_k * width],
+                false,
             );
         }
-        if let (Some(sums), Some(rows)) = (&mut key_sums, query_rows) {
-            let (pitch, dim) = place(rows, d_k);
-            add_products::<S, A>(
+    }
+    for (sums, rows, tile, dim) in [
+        (value_sums, member.grad_rows, &*memory.weights, d_v),
+        (key_sums, member.query_rows, &*memory.grads, d_k),
+    ] {
+        if let (Some(sums), Some(rows)) = (sums, rows) {
+            let mut work = AddProducts::<S, A> {
                 block,
-                &visits,
-                count,
-                memory.tile.grads,
-                rows.data,
-                pitch,
-                dim,
-                from,
+                visits: &visits,
+                tile,
+                operand: rows,
+                column: 0,
+                pair: true,
+                first: from,
                 sums,
-            );
+                fresh,
+                simd: PhantomData::<S>,
+            };
+            let dim = dim.next_multiple_of(lanes);
+            while work.column < dim {
+                work.pair = work.column + NV * lanes <= dim;
+                strips(count, false, &mut work);
+                work.column += if work.pair { NV * lanes } else { lanes };
+            }
         }
-        from = to;
     }
 }
 
@@ -605,13 +648,13 @@ fn clear<S: Simd, A: Real>(memory: &mut TileMemory<'_, A>, tile: usize, from: us
 
 /// Which rows of each tile of a block were visited.
 struct Visits {
-    rows: [(usize, usize); crate::block::MAX_TILES],
+    rows: [(usize, usize); MAX_TILES],
 }
 
 impl Visits {
     fn new() -> Self {
         Self {
-            rows: [(0, 0); crate::block::MAX_TILES],
+            rows: [(0, 0); MAX_TILES],
         }
     }
 
@@ -635,83 +678,56 @@ impl Visits {
     }
 }
 
-/// Adds to the sums of keys `first..` the products of a tile's rows with the block's operand rows.
-#[inline(always)]
-#[allow(clippy::too_many_arguments)]
-fn add_products<S: Simd, A: Real>(
-    block: &Block,
-    visits: &Visits,
-    count: usize,
-    tile_rows: &[A],
-    operand: &[A],
-    pitch: usize,
-    dim: usize,
-    first: usize,
-    sums: &mut Sums<'_, A>,
-) {
-    let lanes = lanes::<S, A>();
-    let mut work = AddProducts {
-        block,
-        visits,
-        tile_rows,
-        operand,
-        pitch,
-        column: 0,
-        pair: true,
-        first,
-        sums,
-        simd: PhantomData::<S>,
-    };
-    while work.column < dim {
-        work.pair = work.column + NV * lanes <= dim;
-        strips(count, false, &mut work);
-        work.column += if work.pair { NV * lanes } else { lanes };
-    }
-}
-
+/// Adds to the sums of keys the products of a tile's rows with the block's operand rows.
 struct AddProducts<'a, 's, S, A> {
     block: &'a Block,
     visits: &'a Visits,
-    tile_rows: &'a [A],
-    operand: &'a [A],
-    pitch: usize,
+    tile: &'a [A],
+    operand: Rows<'a, A>,
     /// Column of the sums, and whether [`NV`] vectors from there on are done, or one.
     column: usize,
     pair: bool,
     /// Row of the sums of the first key.
     first: usize,
     sums: &'a mut Sums<'s, A>,
+    /// Whether the sums start here.
+    fresh: bool,
     simd: PhantomData<S>,
 }
 
 impl<S: Simd, A: Real> Strips for AddProducts<'_, '_, S, A> {
     #[inline(always)]
     fn strip<const R: usize>(&mut self, row: usize) {
-        let width = width::<S, A>();
-        let (from, to) = self.visits.tiles(self.block.tiles, row, row + R);
-        let (from, to) = (from * width, (to * width).min(self.block.rows));
-        if from >= to {
-            return;
-        }
-        let a = &self.tile_rows[row * ROW + from..];
-        let b = &self.operand[from * self.pitch + self.column..];
         if self.pair {
-            self.add::<R, NV>(a, b, to - from, row);
+            self.add::<R, NV>(row);
         } else {
-            self.add::<R, 1>(a, b, to - from, row);
+            self.add::<R, 1>(row);
         }
     }
 }
 
 impl<S: Simd, A: Real> AddProducts<'_, '_, S, A> {
     #[inline(always)]
-    fn add<const R: usize, const N: usize>(&mut self, a: &[A], b: &[A], depth: usize, row: usize) {
-        let tile = tile::<S, A, R, N>(a, ROW, 1, b, self.pitch, depth);
+    fn add<const R: usize, const N: usize>(&mut self, row: usize) {
+        let (width, lanes) = (width::<S, A>(), lanes::<S, A>());
+        let (from, to) = self.visits.tiles(self.block.tiles, row, row + R);
+        let (from, to) = (from * width, (to * width).min(self.block.rows));
+        if from >= to && !self.fresh {
+            return;
+        }
+        let depth = to.saturating_sub(from);
+        let (a, b, pitch) = (self.tile, self.operand.data, self.operand.pitch);
+        let (a, b) = (&a[row * ROW + from..], &b[from * pitch + self.column..]);
+        let tile = tile::<S, A, R, N>(a, ROW, 1, b, pitch, depth);
         for r in 0..R {
             let sums = self.sums.row(self.first + row + r);
             for n in 0..N {
-                let at = self.column + n * lanes::<S, A>();
-                let sum = load::<S, A>(sums, at) + tile[r][n];
+                let at = self.column + n * lanes;
+                let sum = if self.fresh {
+                    tile[r][n]
+                } else {
+                    load::<S, A>(sums, at) + tile[r][n]
+                };
                 store(sums, at, sum);
             }
         }

@@ -111,7 +111,6 @@ impl<A: Real> WithSimd for Worker<'_, '_, A> {
             values,
             sums,
         ] = scratch.pieces(lens);
-        let mut prepare_memory = PrepareMemory { query, grad, lines };
         let mut tile_memory = TileMemory {
             weights,
             grads,
@@ -134,13 +133,12 @@ impl<A: Real> WithSimd for Worker<'_, '_, A> {
                 for batch in spread(bias_batch, batches, sizes.batch) {
                     for head in spread(bias_head, heads, sizes.heads) {
                         for start in blocks.clone() {
-                            let block = seen.get(ctx, batch, start * BLOCK, width);
+                            let block = &seen.get(ctx, batch, start, 1, width)[0];
                             let (mut from, end) =
                                 (block.range.0.max(left), block.range.1.min(right));
                             if from >= end {
                                 continue;
                             }
-                            let mut prepare = prepare_memory.reborrow();
                             let prepared = call::<S, _>(Prepare {
                                 ctx,
                                 saved,
@@ -148,7 +146,11 @@ impl<A: Real> WithSimd for Worker<'_, '_, A> {
                                 at: (batch, head),
                                 factor: A::ONE,
                                 through_cap: false,
-                                memory: &mut prepare,
+                                memory: PrepareMemory {
+                                    query: &mut *query,
+                                    grad: &mut *grad,
+                                    lines: &mut *lines,
+                                },
                             });
                             let kv_head = ctx.kv_head(head);
                             while from < end {

@@ -6,29 +6,34 @@ use crate::real::Real;
 /// The most tiles that a block of queries is cut into: one lane of two vectors each, at the least.
 pub(crate) const MAX_TILES: usize = 32;
 
-/// The block that a worker has at hand: heads follow one another, and their rows see the same keys.
+/// The blocks that a worker has at hand: heads follow one another, and their rows see the same keys.
 #[derive(Default)]
 pub(crate) struct Blocks {
-    last: Option<((usize, usize), Block)>,
+    key: Option<(usize, usize)>,
+    blocks: Vec<Block>,
 }
 
 impl Blocks {
+    /// The blocks `first..first + count`.
     #[inline(always)]
     pub(crate) fn get<A: Real>(
         &mut self,
         ctx: &Context<'_, A>,
         batch: usize,
-        start: usize,
+        first: usize,
+        count: usize,
         width: usize,
-    ) -> &Block {
-        let key = (start, if ctx.has_ranges_a_sample() { batch } else { 0 });
-        if self.last.as_ref().is_none_or(|(last, _)| *last != key) {
-            self.last = None;
+    ) -> &[Block] {
+        let key = Some((first, if ctx.has_ranges_a_sample() { batch } else { 0 }));
+        if self.key != key {
+            self.key = key;
+            self.blocks.clear();
+            for index in first..first + count {
+                self.blocks
+                    .push(Block::new(ctx, batch, index * BLOCK, width));
+            }
         }
-        let (_, block) = self
-            .last
-            .get_or_insert_with(|| (key, Block::new(ctx, batch, start, width)));
-        block
+        &self.blocks
     }
 }
 

@@ -311,15 +311,37 @@ pub(crate) struct Sums<'a, A> {
 }
 
 impl<'a, A: Real> Sums<'a, A> {
-    /// Rows of `width`, one after another.
-    pub(crate) fn new(data: &'a mut [A], width: usize) -> Self {
+    /// No rows.
+    pub(crate) fn nothing() -> Self {
         Self {
-            rows: data.len().checked_div(width).unwrap_or(0),
-            pitch: width as isize,
-            data: data.as_mut_ptr(),
-            width,
+            data: std::ptr::NonNull::dangling().as_ptr(),
+            pitch: 0,
+            rows: 0,
+            width: 0,
             life: PhantomData,
         }
+    }
+
+    /// `rows` rows of `width` from row `first` on of a slice of such rows.
+    ///
+    /// # Safety
+    ///
+    /// Until the sums are gone nothing else may use the rows that are reached through them.
+    pub(crate) unsafe fn part(
+        memory: &Shared<'a, A>,
+        first: usize,
+        rows: usize,
+        width: usize,
+    ) -> Option<Self> {
+        assert!((first + rows) * width <= memory.len);
+        (rows * width > 0).then(|| Self {
+            // SAFETY: inside of the slice by the assertion.
+            data: unsafe { memory.data.add(first * width) },
+            pitch: width as isize,
+            rows,
+            width,
+            life: PhantomData,
+        })
     }
 
     /// The rows of a head where they lie, if [`Target::is_direct`].
@@ -368,8 +390,8 @@ impl<'a, A: Real> Sums<'a, A> {
         }
     }
 
-    pub(crate) fn clear(&mut self) {
-        for row in 0..self.rows {
+    pub(crate) fn clear(&mut self, first: usize, end: usize) {
+        for row in first..end.min(self.rows) {
             self.row(row).fill(A::ZERO);
         }
     }

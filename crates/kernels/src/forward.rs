@@ -145,12 +145,12 @@ impl<A: Real> WithSimd for Worker<'_, '_, A> {
         while let Some(run) = tasks.next() {
             for task in run {
                 // The last rows first: under a causal mask they are the longest.
-                let start = (blocks - 1 - task % blocks) * BLOCK;
+                let index = blocks - 1 - task % blocks;
                 let (batch, head) = (task / blocks / sizes.heads, task / blocks % sizes.heads);
-                let block = seen.get(ctx, batch, start, width);
+                let block = &seen.get(ctx, batch, index, 1, width)[0];
                 let mut running = attend::<S, A>(ctx, block, (batch, head), &mut memory);
 
-                let first = (batch * sizes.heads + head) * sizes.queries + start;
+                let first = (batch * sizes.heads + head) * sizes.queries + block.start;
                 // SAFETY: each task has rows of its own.
                 let lse = unsafe { lse.part(first, block.rows) };
                 finish::<S, A>(ctx, block, head, &mut running, lse);

@@ -40,36 +40,25 @@ pub(crate) struct TileMemory<'s, A> {
     pub(crate) extras: &'s mut [A],
 }
 
-/// Memory for [`Prepare`].
-pub(crate) struct PrepareMemory<'s, A> {
+/// Memory for [`Prepare`]; the lines are free afterwards.
+pub(crate) struct PrepareMemory<'s, 'l, A> {
     pub(crate) query: &'s mut [A],
     pub(crate) grad: &'s mut [A],
-    pub(crate) lines: &'s mut [A],
-}
-
-impl<A> PrepareMemory<'_, A> {
-    /// The same memory for a shorter time.
-    pub(crate) fn reborrow(&mut self) -> PrepareMemory<'_, A> {
-        PrepareMemory {
-            query: self.query,
-            grad: self.grad,
-            lines: self.lines,
-        }
-    }
+    pub(crate) lines: &'l mut [A],
 }
 
 /// Gathers what a block of queries needs; `factor` is multiplied into all gradients at scores.
-pub(crate) struct Prepare<'a, 's, 'p, A: Real> {
+pub(crate) struct Prepare<'a, 's, 'l, 'p, A: Real> {
     pub(crate) ctx: &'a Context<'p, A>,
     pub(crate) saved: &'a Incoming<'p, A>,
     pub(crate) block: &'a Block,
     pub(crate) at: (usize, usize),
     pub(crate) factor: A,
     pub(crate) through_cap: bool,
-    pub(crate) memory: &'s mut PrepareMemory<'s, A>,
+    pub(crate) memory: PrepareMemory<'s, 'l, A>,
 }
 
-impl<'s, A: Real> WithSimd for Prepare<'_, 's, '_, A> {
+impl<'s, A: Real> WithSimd for Prepare<'_, 's, '_, '_, A> {
     type Output = Prepared<'s, A>;
 
     #[inline(always)]
@@ -79,7 +68,7 @@ impl<'s, A: Real> WithSimd for Prepare<'_, 's, '_, A> {
 }
 
 #[inline(always)]
-fn prepare<'s, S: Simd, A: Real>(work: Prepare<'_, 's, '_, A>) -> Prepared<'s, A> {
+fn prepare<'s, S: Simd, A: Real>(work: Prepare<'_, 's, '_, '_, A>) -> Prepared<'s, A> {
     let Prepare {
         ctx,
         saved,

@@ -50,6 +50,7 @@ mod scores;
 mod scratch;
 mod sink;
 mod transpose;
+mod turns;
 mod view;
 
 pub use backward::backward;

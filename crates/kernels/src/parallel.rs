@@ -43,13 +43,15 @@ pub(crate) fn run(len: usize, flops: f64, worker: impl Fn(&Tasks) + Sync) {
     spread(threads, &tasks, worker);
 }
 
+/// How many threads there are.
 #[cfg(feature = "rayon")]
-fn threads() -> usize {
+pub(crate) fn threads() -> usize {
     rayon::current_num_threads()
 }
 
+/// How many threads there are.
 #[cfg(not(feature = "rayon"))]
-fn threads() -> usize {
+pub(crate) fn threads() -> usize {
     1
 }
 

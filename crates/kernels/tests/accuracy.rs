@@ -157,11 +157,32 @@ fn scores_of_deviation_40_are_good_to_2e_5() {
 }
 
 #[test]
-fn a_chunked_backward_pass_agrees_with_the_loop() {
-    // One key head with enough queries to be cut into chunks.
-    let case = Case::new([1, 3, 1, 601, 130, 24, 19], &mut Random(9));
+fn queries_that_take_turns_at_keys_agree_with_the_loop() {
+    // Tasks of one block, of two and of four.
+    for shape in [
+        [1, 3, 1, 601, 130, 24, 19],
+        [1, 6, 3, 1409, 131, 8, 5],
+        [3, 6, 3, 963, 131, 8, 16],
+    ] {
+        let case = Case::new(shape, &mut Random(9));
+        case.check::<f32>(1e-6);
+        case.check::<f64>(1e-14);
+        case.causal().check::<f64>(1e-14);
+    }
+}
+
+#[test]
+fn keys_that_no_query_sees_have_gradient_0() {
+    let case = Case::new([3, 6, 3, 963, 197, 8, 16], &mut Random(10)).islands();
+    let answer = case.solve::<f32>();
+    for (grad, dim) in [(&answer.dk, 8), (&answer.dv, 16)] {
+        for head in grad.chunks_exact(197 * dim) {
+            assert!(head[10 * dim..140 * dim].iter().all(|&x| x == 0.0));
+            assert!(head[..10 * dim].iter().any(|&x| x != 0.0));
+            assert!(head[140 * dim..].iter().any(|&x| x != 0.0));
+        }
+    }
     case.check::<f32>(1e-6);
-    case.check::<f64>(1e-14);
 }
 
 #[test]

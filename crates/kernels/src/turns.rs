@@ -1,0 +1,198 @@
+//! The order in which tasks add to sums that they share.
+//!
+//! Gradients at keys are sums over queries, and queries are spread over tasks. Copies of the sums for each task would
+//! need memory and another pass. Here the tasks of a head add to one block of keys after another, each when all tasks
+//! before it that see the block have done so: the order, and so every bit of the sums, is that of the tasks, whoever
+//! runs them. A task waits only for tasks handed out before it, so that the first one unfinished never waits.
+
+use crate::context::{BLOCK, Context, KEYS};
+use crate::real::Real;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// Blocks of queries that one task visits keys with: they share what is read and written of keys.
+pub(crate) const TEAM: usize = 4;
+
+/// Tasks that are worth more than large teams.
+const TASKS: usize = 64;
+
+/// Whose turn it is at each block of keys of each key head.
+pub(crate) struct Turns {
+    /// Blocks of queries of a team.
+    pub(crate) team: usize,
+    /// Teams of a query head, and query heads of a key head.
+    teams: usize,
+    group: usize,
+    /// Blocks of keys.
+    slots: usize,
+    /// Whether samples differ in what is here.
+    by_sample: bool,
+    /// The blocks of keys that each team sees.
+    spans: Vec<(usize, usize)>,
+    /// How many teams see each block of keys.
+    visitors: Vec<usize>,
+    done: Vec<AtomicU32>,
+    /// Whether a task was given up: what waits for it would wait forever.
+    broken: AtomicBool,
+}
+
+/// A task: a team of queries of one query head.
+#[derive(Clone, Copy)]
+pub(crate) struct Task {
+    pub(crate) batch: usize,
+    pub(crate) kv_head: usize,
+    /// Which of the query heads that share the key head.
+    pub(crate) member: usize,
+    team: usize,
+}
+
+impl Turns {
+    pub(crate) fn new<A: Real>(ctx: &Context<'_, A>) -> Self {
+        let sizes = &ctx.sizes;
+        let tasks = sizes.batch * sizes.heads * ctx.blocks();
+        let team = (tasks / TASKS).clamp(1, TEAM);
+        // Without queries there is still a task, which clears the sums.
+        let teams = ctx.blocks().div_ceil(team).max(1);
+        let slots = sizes.keys.div_ceil(KEYS);
+        let by_sample = ctx.has_ranges_a_sample();
+        let samples = if by_sample { sizes.batch } else { 1 };
+        let mut spans = Vec::with_capacity(samples * teams);
+        let mut visitors = vec![0; samples * slots];
+        for sample in 0..samples {
+            for index in 0..teams {
+                let rows = index * team * BLOCK..sizes.queries.min((index + 1) * team * BLOCK);
+                let (mut first, mut end) = (usize::MAX, 0);
+                for row in rows {
+                    let (from, to) = match &ctx.key_ranges {
+                        None => (0, sizes.keys),
+                        Some(ranges) => {
+                            let (from, to) = ranges.get(sample, row, sizes.queries);
+                            (from as usize, to as usize)
+                        }
+                    };
+                    if from < to {
+                        (first, end) = (first.min(from), end.max(to));
+                    }
+                }
+                let span = (first.min(end) / KEYS, end.div_ceil(KEYS));
+                for count in &mut visitors[sample * slots..][span.0..span.1] {
+                    *count += 1;
+                }
+                spans.push(span);
+            }
+        }
+        let heads = sizes.batch * sizes.kv_heads;
+        Self {
+            team,
+            teams,
+            group: sizes.group(),
+            slots,
+            by_sample,
+            spans,
+            visitors,
+            done: (0..heads * slots).map(|_| AtomicU32::new(0)).collect(),
+            broken: AtomicBool::new(false),
+        }
+    }
+
+    /// Tasks of a key head.
+    pub(crate) fn chain(&self) -> usize {
+        self.teams * self.group
+    }
+
+    /// The task of a number, for `heads` key heads in all of `kv_heads` a sample.
+    ///
+    /// Tasks of several heads alternate, so that threads seldom meet at one. Few enough that their sums stay near.
+    pub(crate) fn task(
+        &self,
+        number: usize,
+        heads: usize,
+        kv_heads: usize,
+        threads: usize,
+    ) -> Task {
+        let together = 2 * threads;
+        let (round, rest) = (
+            number / (together * self.chain()),
+            number % (together * self.chain()),
+        );
+        let count = together.min(heads - round * together);
+        let kv = round * together + rest % count;
+        let place = rest / count;
+        Task {
+            batch: kv / kv_heads,
+            kv_head: kv % kv_heads,
+            member: place / self.teams,
+            // The last rows first: under a causal mask they are the longest.
+            team: self.teams - 1 - place % self.teams,
+        }
+    }
+
+    /// First block of queries of a task.
+    pub(crate) fn first_block(&self, task: Task) -> usize {
+        task.team * self.team
+    }
+
+    fn sample(&self, task: Task) -> usize {
+        if self.by_sample { task.batch } else { 0 }
+    }
+
+    /// The blocks of keys that a task sees.
+    pub(crate) fn span(&self, task: Task) -> (usize, usize) {
+        self.spans[self.sample(task) * self.teams + task.team]
+    }
+
+    /// The blocks of keys that nobody sees, if this task is the one to clear them.
+    pub(crate) fn unseen(&self, task: Task) -> impl Iterator<Item = usize> {
+        let first = task.member == 0 && task.team == self.teams - 1;
+        let sample = self.sample(task);
+        (0..if first { self.slots } else { 0 })
+            .filter(move |slot| self.visitors[sample * self.slots + slot] == 0)
+    }
+
+    /// How many tasks add to a block of keys before this one.
+    pub(crate) fn before(&self, task: Task, slot: usize) -> usize {
+        let sample = self.sample(task);
+        let spans = &self.spans[sample * self.teams..][..self.teams];
+        let seen = |span: &&(usize, usize)| (span.0..span.1).contains(&slot);
+        let later_rows = spans[task.team + 1..].iter().filter(seen).count();
+        task.member * self.visitors[sample * self.slots + slot] + later_rows
+    }
+
+    fn counter(&self, kv: usize, slot: usize) -> &AtomicU32 {
+        &self.done[kv * self.slots + slot]
+    }
+
+    /// Waits until `before` tasks have added to a block of keys of a key head.
+    pub(crate) fn wait(&self, kv: usize, slot: usize, before: usize) {
+        let counter = self.counter(kv, slot);
+        let mut tries = 0_u32;
+        // What was added before is to be seen after.
+        while counter.load(Ordering::Acquire) as usize != before {
+            assert!(
+                !self.broken.load(Ordering::Relaxed),
+                "another thread panicked"
+            );
+            tries += 1;
+            if tries < 100 {
+                std::hint::spin_loop();
+            } else {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Gives the turn to the next task.
+    pub(crate) fn pass(&self, kv: usize, slot: usize) {
+        self.counter(kv, slot).fetch_add(1, Ordering::Release);
+    }
+}
+
+/// Tells the others if its thread panics.
+pub(crate) struct Watch<'a>(pub(crate) &'a Turns);
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.broken.store(true, Ordering::Relaxed);
+        }
+    }
+}
