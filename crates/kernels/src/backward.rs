@@ -546,25 +546,32 @@ fn meet<'s, S: Simd, A: Real>(
     for tile in 0..block.tiles {
         let (first, end) = block.visit(tile, from, to);
         let (top, bottom) = (first - from, end - from);
-        let place = Place {
-            batch,
-            head,
-            tile,
-            from: first,
-            to: end,
+        // Where nothing else is to be done, keys that all rows see need no mask.
+        let parts = if ctx.has_extras() || ctx.dropout.is_some() {
+            [(first, end), (end, end), (end, end)]
+        } else {
+            block.parts(tile, first, end)
         };
-        let tile_keys = keys.skip(top);
-        let seen = first < end
-            && call::<S, _>(Gradient {
-                ctx,
-                block,
-                prepared: &member.prepared,
-                place,
-                keys: tile_keys,
-                values: values.skip(top),
-                first_row: top,
-                memory,
-            }) == Seen::Something;
+        let mut seen = false;
+        for (first, end) in parts {
+            seen |= first < end
+                && call::<S, _>(Gradient {
+                    ctx,
+                    block,
+                    prepared: &member.prepared,
+                    place: Place {
+                        batch,
+                        head,
+                        tile,
+                        from: first,
+                        to: end,
+                    },
+                    keys: keys.skip(first - from),
+                    values: values.skip(first - from),
+                    first_row: first - from,
+                    memory,
+                }) == Seen::Something;
+        }
         if !seen {
             clear::<S, A>(memory, tile, 0, count);
             continue;
@@ -574,8 +581,8 @@ fn meet<'s, S: Simd, A: Real>(
         visits.add(tile, top, bottom);
         if let Some(grad_query) = &mut grad_query {
             accumulate::<S, A>(
-                tile_keys.data,
-                tile_keys.pitch,
+                keys.skip(top).data,
+                keys.pitch,
                 d_k,
                 &memory.grads[top * ROW + tile * width..],
                 ROW,
@@ -595,19 +602,13 @@ fn meet<'s, S: Simd, A: Real>(
                 visits: &visits,
                 tile,
                 operand: rows,
-                column: 0,
-                pair: true,
+                dim: dim.next_multiple_of(lanes),
                 first: from,
                 sums,
                 fresh,
-                simd: PhantomData::<S>,
+                simd: PhantomData,
             };
-            let dim = dim.next_multiple_of(lanes);
-            while work.column < dim {
-                work.pair = work.column + NV * lanes <= dim;
-                strips(count, false, &mut work);
-                work.column += if work.pair { NV * lanes } else { lanes };
-            }
+            strips(count, false, &mut work);
         }
     }
 }
@@ -684,9 +685,8 @@ struct AddProducts<'a, 's, S, A> {
     visits: &'a Visits,
     tile: &'a [A],
     operand: Rows<'a, A>,
-    /// Column of the sums, and whether [`NV`] vectors from there on are done, or one.
-    column: usize,
-    pair: bool,
+    /// Columns of the sums.
+    dim: usize,
     /// Row of the sums of the first key.
     first: usize,
     sums: &'a mut Sums<'s, A>,
@@ -698,31 +698,43 @@ struct AddProducts<'a, 's, S, A> {
 impl<S: Simd, A: Real> Strips for AddProducts<'_, '_, S, A> {
     #[inline(always)]
     fn strip<const R: usize>(&mut self, row: usize) {
-        if self.pair {
-            self.add::<R, NV>(row);
-        } else {
-            self.add::<R, 1>(row);
-        }
-    }
-}
-
-impl<S: Simd, A: Real> AddProducts<'_, '_, S, A> {
-    #[inline(always)]
-    fn add<const R: usize, const N: usize>(&mut self, row: usize) {
         let (width, lanes) = (width::<S, A>(), lanes::<S, A>());
         let (from, to) = self.visits.tiles(self.block.tiles, row, row + R);
         let (from, to) = (from * width, (to * width).min(self.block.rows));
         if from >= to && !self.fresh {
             return;
         }
-        let depth = to.saturating_sub(from);
-        let (a, b, pitch) = (self.tile, self.operand.data, self.operand.pitch);
-        let (a, b) = (&a[row * ROW + from..], &b[from * pitch + self.column..]);
-        let tile = tile::<S, A, R, N>(a, ROW, 1, b, pitch, depth);
+        let queries = (from, to.max(from));
+        let mut column = 0;
+        while column + NV * lanes <= self.dim {
+            self.add::<R, NV>(row, queries, column);
+            column += NV * lanes;
+        }
+        while column < self.dim {
+            self.add::<R, 1>(row, queries, column);
+            column += lanes;
+        }
+    }
+}
+
+impl<S: Simd, A: Real> AddProducts<'_, '_, S, A> {
+    #[inline(always)]
+    fn add<const R: usize, const N: usize>(
+        &mut self,
+        row: usize,
+        (from, to): (usize, usize),
+        column: usize,
+    ) {
+        let Rows { data, pitch } = self.operand;
+        let (a, b) = (
+            &self.tile[row * ROW + from..],
+            &data[from * pitch + column..],
+        );
+        let tile = tile::<S, A, R, N>(a, ROW, 1, b, pitch, to - from);
         for r in 0..R {
             let sums = self.sums.row(self.first + row + r);
             for n in 0..N {
-                let at = self.column + n * lanes;
+                let at = column + n * lanes::<S, A>();
                 let sum = if self.fresh {
                     tile[r][n]
                 } else {

@@ -116,6 +116,15 @@ impl Block {
         (first, end.min(to).max(first))
     }
 
+    /// The keys `from..to` in three parts, which may be empty: those in the middle are seen by all live rows of a tile.
+    #[inline(always)]
+    pub(crate) fn parts(&self, tile: usize, from: usize, to: usize) -> [(usize, usize); 3] {
+        let (first, end) = self.shared[tile];
+        let first = first.clamp(from, to);
+        let end = end.clamp(first, to);
+        [(from, first), (first, end), (end, to)]
+    }
+
     /// Whether some live row of a tile does not see one of the keys `from..to`.
     #[inline(always)]
     pub(crate) fn is_cut(&self, tile: usize, from: usize, to: usize) -> bool {

@@ -248,16 +248,26 @@ fn attend<S: Simd, A: Real>(
             );
             let mut highest = scores.highest;
             if extras || block.is_cut(tile, first, end) {
-                let seen = call::<S, _>(Adjust {
-                    ctx,
-                    block,
-                    place,
-                    scores: memory.weights,
-                    pitch: width,
-                    slopes: None,
-                    scratch: memory.extras,
-                });
-                if seen == Seen::Nothing {
+                // Without extras all that is to be done is to mask, and only what some row does not see.
+                let nothing = (end, end);
+                let parts = match block.parts(tile, first, end) {
+                    [left, _, right] if !extras => [left, right],
+                    _ => [(first, end), nothing],
+                };
+                let mut seen = false;
+                for (from, to) in parts {
+                    seen |= from < to
+                        && call::<S, _>(Adjust {
+                            ctx,
+                            block,
+                            place: Place { from, to, ..place },
+                            scores: &mut memory.weights[(from - first) * width..],
+                            pitch: width,
+                            slopes: None,
+                            scratch: memory.extras,
+                        }) == Seen::Something;
+                }
+                if !seen {
                     continue;
                 }
                 highest = highest_of::<S, A>(memory.weights, rows);
