@@ -159,7 +159,7 @@ pub(crate) fn run<A: Real>(ctx: &Context<'_, A>, saved: &Incoming<'_, A>, wanted
     };
     let flops = 5.0 * ctx.product_flops() * turns.team as f64;
     parallel::run(heads * turns.chain(), flops, |tasks| {
-        let _watch = Watch(&turns);
+        let watch = Watch::over(&turns);
         ctx.isa.dispatch(Worker {
             ctx,
             saved,
@@ -167,6 +167,7 @@ pub(crate) fn run<A: Real>(ctx: &Context<'_, A>, saved: &Incoming<'_, A>, wanted
             turns: &turns,
             tasks,
         });
+        watch.end();
     });
     for held in [key, value].into_iter().flatten() {
         held.finish();
@@ -508,6 +509,12 @@ fn visit<S: Simd, A: Real>(
                 &mut memory.tile,
             );
             fresh = false;
+        }
+        // A team may see keys on both sides of these only.
+        if fresh {
+            for sums in [&mut key_sums, &mut value_sums].into_iter().flatten() {
+                sums.clear(from, to);
+            }
         }
         turns.pass(kv, slot);
     }

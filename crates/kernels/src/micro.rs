@@ -116,7 +116,7 @@ pub(crate) fn tile<S: Simd, A: Real, const R: usize, const N: usize>(
 }
 
 /// Steps of a round of [`tile`].
-const STEPS: usize = 4;
+const STEPS: usize = 2;
 
 /// Adds the products of `a[from + r * row]` with the vectors at `b[at..]`.
 ///

@@ -186,13 +186,74 @@ impl Turns {
     }
 }
 
-/// Tells the others if its thread panics.
-pub(crate) struct Watch<'a>(pub(crate) &'a Turns);
+/// Tells the others if its thread panics before its tasks are done.
+pub(crate) struct Watch<'a>(&'a Turns);
+
+impl<'a> Watch<'a> {
+    pub(crate) fn over(turns: &'a Turns) -> Self {
+        Self(turns)
+    }
+
+    /// All is well.
+    pub(crate) fn end(self) {
+        std::mem::forget(self);
+    }
+}
 
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.broken.store(true, Ordering::Relaxed);
+        self.0.broken.store(true, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{KeyRanges, Problem, View};
+
+    #[test]
+    fn tasks_come_to_each_block_of_keys_one_after_another() {
+        let (batch, heads, kv_heads, queries, keys) = (2, 6, 3, 3000, 300);
+        let x = vec![0.0_f32; batch * heads * queries];
+        let end: Vec<u32> = (0..queries as u32).map(|row| (row / 9).min(300)).collect();
+        let first: Vec<u32> = end.iter().map(|&end| end.saturating_sub(70)).collect();
+        let mut problem = Problem::new(
+            View::contiguous(&x, [batch, heads, queries, 1]).unwrap(),
+            View::contiguous(&x[..batch * kv_heads * keys], [batch, kv_heads, keys, 1]).unwrap(),
+            View::contiguous(&x[..batch * kv_heads * keys], [batch, kv_heads, keys, 1]).unwrap(),
+        );
+        problem.key_ranges = Some(KeyRanges {
+            first: &first,
+            end: &end,
+            position: &[],
+        });
+        let ctx = Context::new(&problem).unwrap();
+        let turns = Turns::new(&ctx);
+        assert_eq!(turns.team, TEAM);
+        for threads in [1, 2, 5] {
+            let mut came = vec![0; batch * kv_heads * turns.slots];
+            for number in 0..batch * kv_heads * turns.chain() {
+                let task = turns.task(number, batch * kv_heads, kv_heads, threads);
+                let (first, end) = turns.span(task);
+                for slot in first..end {
+                    let kv = task.batch * kv_heads + task.kv_head;
+                    assert_eq!(turns.before(task, slot), came[kv * turns.slots + slot]);
+                    came[kv * turns.slots + slot] += 1;
+                }
+            }
+            let each = heads / kv_heads * turns.visitors[0];
+            assert!(came.chunks(turns.slots).all(|slots| slots[0] == each));
         }
+    }
+
+    #[test]
+    #[should_panic = "another thread panicked"]
+    fn whoever_waits_for_a_thread_that_panicked_panics_too() {
+        let x = [0.0_f32];
+        let view = View::contiguous(&x, [1, 1, 1, 1]).unwrap();
+        let problem = Problem::new(view, view, view);
+        let turns = Turns::new(&Context::new(&problem).unwrap());
+        drop(Watch::over(&turns));
+        turns.wait(0, 0, 1);
     }
 }

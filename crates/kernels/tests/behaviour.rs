@@ -332,7 +332,7 @@ fn the_number_of_threads_changes_no_bit() {
         Case::new([2, 3, 1, 150, 150, 16, 16], &mut random).causal(),
         Case::new([1, 1, 1, 1200, 300, 32, 32], &mut random),
         Case::new([1, 2, 1, 1409, 307, 16, 16], &mut random).causal(),
-        Case::new([3, 6, 3, 963, 197, 8, 16], &mut random).islands(),
+        Case::new([3, 6, 3, 963, 197, 8, 16], &mut random).islands(576),
     ];
     cases[0].bias = Some(([1, 1, 150, 150], random.normals(150 * 150)));
     cases[0].sink = Some(random.normals(3));

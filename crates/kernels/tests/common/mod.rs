@@ -237,9 +237,9 @@ impl Case {
         self
     }
 
-    /// The first 512 queries see the keys 0 to 9, the others those from 140 on.
-    pub fn islands(mut self) -> Self {
-        let late = |row: usize| row >= 512;
+    /// The first so many queries see the keys 0 to 9, the others those from 140 on.
+    pub fn islands(mut self, early: usize) -> Self {
+        let late = |row: usize| row >= early;
         let first = (0..self.queries).map(|row| if late(row) { 140 } else { 0 });
         let end = (0..self.queries).map(|row| if late(row) { self.keys as u32 } else { 10 });
         self.ranges = Some((first.collect(), end.collect(), vec![0; self.queries]));
