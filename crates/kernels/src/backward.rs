@@ -16,7 +16,7 @@ use crate::problem::{check_len, check_shape};
 use crate::real::{Real, call, lanes, load, store};
 use crate::scores::{Place, Seen, scratch_len};
 use crate::scratch::Scratch;
-use crate::turns::{TEAM, Task, Turns, Watch};
+use crate::turns::{TEAM, Task, Turn, Turns, Watch};
 use crate::{Element, Error, Gradients, Problem, Saved, bias, sink};
 use macerator::{Simd, WithSimd};
 use std::marker::PhantomData;
@@ -148,6 +148,12 @@ pub(crate) fn run<A: Real>(ctx: &Context<'_, A>, saved: &Incoming<'_, A>, wanted
     if heads == 0 || (wanted.query.is_none() && wanted.key.is_none() && wanted.value.is_none()) {
         return;
     }
+    if sizes.heads == 0 {
+        for target in [wanted.key, wanted.value].into_iter().flatten() {
+            clear_all(target);
+        }
+        return;
+    }
     let turns = Turns::new(ctx);
     let lanes = ctx.isa.dispatch(Lanes::<A>(PhantomData));
     let mut key = wanted.key.map(|target| Held::new(target, lanes));
@@ -171,6 +177,17 @@ pub(crate) fn run<A: Real>(ctx: &Context<'_, A>, saved: &Incoming<'_, A>, wanted
     });
     for held in [key, value].into_iter().flatten() {
         held.finish();
+    }
+}
+
+/// Gradients that no query has a part in.
+fn clear_all<A: Real>(target: Target<'_, A>) {
+    let [batch, heads, rows, dim] = target.shape();
+    let zeros = vec![A::ZERO; dim];
+    for at in 0..batch * heads * rows {
+        let (head, row) = (at / rows, at % rows);
+        // SAFETY: no other thread has the target.
+        unsafe { target.write(head / heads, head % heads, row, &zeros) };
     }
 }
 
@@ -484,9 +501,8 @@ fn visit<S: Simd, A: Real>(
         let value_rows = ctx
             .value
             .near_rows(batch, kv_head, from, count, d_v, memory.values);
-        let before = turns.before(task, slot);
-        turns.wait(kv, slot, before);
-        let mut fresh = before == 0;
+        let sums = key_sums.is_some() || value_sums.is_some();
+        let mut turn = sums.then(|| turns.turn(task, kv, slot));
         for (index, member) in members.iter().enumerate() {
             let Some(member) = member else { continue };
             let range = member.block.range;
@@ -505,18 +521,19 @@ fn visit<S: Simd, A: Real>(
                 (key_rows, value_rows),
                 grad_query,
                 (key_sums.as_mut(), value_sums.as_mut()),
-                fresh,
+                turn.as_mut(),
                 &mut memory.tile,
             );
-            fresh = false;
         }
-        // A team may see keys on both sides of these only.
-        if fresh {
-            for sums in [&mut key_sums, &mut value_sums].into_iter().flatten() {
-                sums.clear(from, to);
+        if let Some(mut turn) = turn {
+            // A team may see keys on both sides of these only.
+            if turn.take() {
+                for sums in [&mut key_sums, &mut value_sums].into_iter().flatten() {
+                    sums.clear(from, to);
+                }
             }
+            turn.pass();
         }
-        turns.pass(kv, slot);
     }
 
     if let Some(target) = &shares.query {
@@ -531,7 +548,7 @@ fn visit<S: Simd, A: Real>(
     }
 }
 
-/// A block of queries meets a block of keys: adds to the gradients of both, or if `fresh` starts those of the keys.
+/// A block of queries meets a block of keys: adds to the gradients of both, to those of the keys in its turn.
 #[inline(always)]
 #[allow(clippy::too_many_arguments)]
 fn meet<'s, S: Simd, A: Real>(
@@ -542,7 +559,7 @@ fn meet<'s, S: Simd, A: Real>(
     (keys, values): (Rows<'_, A>, Rows<'_, A>),
     mut grad_query: Option<&mut [A]>,
     (key_sums, value_sums): (Option<&mut Sums<'s, A>>, Option<&mut Sums<'s, A>>),
-    fresh: bool,
+    turn: Option<&mut Turn<'_>>,
     memory: &mut TileMemory<'_, A>,
 ) {
     let sizes = &ctx.sizes;
@@ -599,6 +616,7 @@ fn meet<'s, S: Simd, A: Real>(
             );
         }
     }
+    let fresh = turn.is_some_and(Turn::take);
     for (sums, rows, tile, dim) in [
         (value_sums, member.grad_rows, &*memory.weights, d_v),
         (key_sums, member.query_rows, &*memory.grads, d_k),

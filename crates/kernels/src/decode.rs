@@ -24,7 +24,7 @@ const KEYS: usize = 32;
 /// Keys of one visit for a single row: each key and value is read once, and memory is fastest in long stretches.
 const LONG: usize = 256;
 
-/// Keys of a part, at the least.
+/// Keys of a part, about, at the least.
 const PART: usize = 512;
 
 /// Whether this pass is the faster one.
@@ -41,7 +41,7 @@ pub(crate) fn run<A: Real>(ctx: &Context<'_, A>, out: Target<'_, A>, lse: Shared
     }
     let rows = sizes.group() * sizes.queries;
     let parts = 16_usize.div_ceil(heads).min(sizes.keys / PART).max(1);
-    let part = sizes.keys.div_ceil(parts).next_multiple_of(LONG);
+    let part = sizes.keys.div_ceil(parts).next_multiple_of(KEYS);
     // Of each part and row: the sums of weighted values, the shift and the sum of weights.
     let width = sizes.d_v + 2;
     let mut memory = vec![A::ZERO; heads * parts * rows * width];
@@ -106,11 +106,12 @@ fn merge<A: Real>(
     line.fill(A::ZERO);
     for part in parts() {
         let own: f64 = part[sizes.d_v].into();
-        if own == f64::NEG_INFINITY {
+        let weights: f64 = part[sizes.d_v + 1].into();
+        // Not the shift alone: it stays where it was if all scores are no numbers.
+        if own == f64::NEG_INFINITY && weights == 0.0 {
             continue;
         }
         let factor = (own - shift).exp2();
-        let weights: f64 = part[sizes.d_v + 1].into();
         sum += factor * weights;
         for (to, &from) in line.iter_mut().zip(part) {
             *to += from * A::from_f64(factor);
@@ -406,6 +407,7 @@ fn soften<S: Simd, A: Real>(
     );
     let blocked = -A::INFINITY;
     // Whole vectors are computed; what lies past the last key counts for nothing.
+    let scores = &mut scores[..count.next_multiple_of(lanes)];
     scores[count..].fill(blocked);
     if let Some(cap) = ctx.cap_factor() {
         for at in (0..count).step_by(lanes) {

@@ -4,7 +4,7 @@ use crate::real::{Real, V, lanes, load, mul_add, splat, store};
 use macerator::Simd;
 use std::marker::PhantomData;
 
-/// Vectors along a tile. Two leave the 16 registers of AVX2 and SSE room for four rows; Arm has 32 short ones.
+/// Vectors along a tile. Two leave the 16 registers of AVX2 and SSE room for six rows; Arm has 32 short ones.
 pub(crate) const NV: usize = if cfg!(target_arch = "aarch64") { 4 } else { 2 };
 
 /// The most rows of a tile. With two vectors that is 12 independent sums, more than the 8 that hide the latency of an

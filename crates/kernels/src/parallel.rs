@@ -14,7 +14,7 @@ impl Tasks {
     /// The next run of tasks, in order.
     #[inline]
     pub(crate) fn next(&self) -> Option<Range<usize>> {
-        // Only the counter is shared; what the tasks write is published when the threads join.
+        // Only the counter is shared; what the tasks write is published when the threads join, or by `turns`.
         let start = self.next.fetch_add(self.run, Ordering::Relaxed);
         (start < self.len).then(|| start..(start + self.run).min(self.len))
     }
@@ -25,7 +25,8 @@ const WORTH: f64 = 1e6;
 
 /// Calls `worker` on as many threads as the work is worth; together they take tasks `0..len`, each of `flops` operations.
 ///
-/// Which thread takes a task must not matter for its result.
+/// Which thread takes a task must not matter for its result. A task may wait for one of a lower number: those are taken
+/// first, and a worker does its own in order. A worker must not use the pool, which could give it tasks of others.
 pub(crate) fn run(len: usize, flops: f64, worker: impl Fn(&Tasks) + Sync) {
     if len == 0 {
         return;

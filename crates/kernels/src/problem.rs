@@ -69,8 +69,9 @@ pub struct Problem<'a, T: Element> {
 
 /// Which contiguous keys each query row may see.
 ///
-/// Causal masks, windows, lengths of keys and queries, and packed documents all take this form. Keys and values that
-/// lie outside of every range of their sample are never read.
+/// Causal masks, windows, lengths of keys and queries, and packed documents all take this form. Keys and values before
+/// the first and after the last that some row of their sample sees are never used, whatever they hold; in a gap between
+/// ranges they must be finite.
 ///
 /// # Shapes
 ///

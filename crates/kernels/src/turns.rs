@@ -149,7 +149,7 @@ impl Turns {
     }
 
     /// How many tasks add to a block of keys before this one.
-    pub(crate) fn before(&self, task: Task, slot: usize) -> usize {
+    fn before(&self, task: Task, slot: usize) -> usize {
         let sample = self.sample(task);
         let spans = &self.spans[sample * self.teams..][..self.teams];
         let seen = |span: &&(usize, usize)| (span.0..span.1).contains(&slot);
@@ -161,12 +161,34 @@ impl Turns {
         &self.done[kv * self.slots + slot]
     }
 
-    /// Waits until `before` tasks have added to a block of keys of a key head.
-    pub(crate) fn wait(&self, kv: usize, slot: usize, before: usize) {
-        let counter = self.counter(kv, slot);
+    /// The turn of a task at a block of keys of a key head.
+    pub(crate) fn turn(&self, task: Task, kv: usize, slot: usize) -> Turn<'_> {
+        Turn {
+            counter: self.counter(kv, slot),
+            broken: &self.broken,
+            before: self.before(task, slot),
+            taken: false,
+        }
+    }
+}
+
+/// A task's turn at a block of keys.
+pub(crate) struct Turn<'a> {
+    counter: &'a AtomicU32,
+    broken: &'a AtomicBool,
+    before: usize,
+    taken: bool,
+}
+
+impl Turn<'_> {
+    /// Waits for the turn. Whether the sums are to be started: nobody was here before, not even this task.
+    pub(crate) fn take(&mut self) -> bool {
+        if self.taken {
+            return false;
+        }
         let mut tries = 0_u32;
         // What was added before is to be seen after.
-        while counter.load(Ordering::Acquire) as usize != before {
+        while self.counter.load(Ordering::Acquire) as usize != self.before {
             assert!(
                 !self.broken.load(Ordering::Relaxed),
                 "another thread panicked"
@@ -178,11 +200,14 @@ impl Turns {
                 std::thread::yield_now();
             }
         }
+        self.taken = true;
+        self.before == 0
     }
 
-    /// Gives the turn to the next task.
-    pub(crate) fn pass(&self, kv: usize, slot: usize) {
-        self.counter(kv, slot).fetch_add(1, Ordering::Release);
+    /// Gives the turn, which must have been taken, to the next task.
+    pub(crate) fn pass(self) {
+        debug_assert!(self.taken);
+        self.counter.fetch_add(1, Ordering::Release);
     }
 }
 
@@ -254,6 +279,8 @@ mod tests {
         let problem = Problem::new(view, view, view);
         let turns = Turns::new(&Context::new(&problem).unwrap());
         drop(Watch::over(&turns));
-        turns.wait(0, 0, 1);
+        let mut turn = turns.turn(turns.task(0, 1, 1, 1), 0, 0);
+        turn.before = 1;
+        turn.take();
     }
 }
