@@ -9,11 +9,12 @@ use crate::block::{Block, Blocks, MAX_TILES};
 use crate::context::{BLOCK, Context, KEYS};
 use crate::erased::{Rows, Shared, Source, Sums, Target};
 use crate::gradient::{Gradient, Prepare, PrepareMemory, Prepared, ROW, TileMemory};
-use crate::micro::{NV, Strips, accumulate, strips, tile, width};
+use crate::held::Held;
+use crate::micro::{NV, Strips, accumulate, add, strips, tile, width};
 use crate::pack::{lanes_to_rows, pad_rows};
 use crate::parallel::{self, Tasks};
 use crate::problem::{check_len, check_shape};
-use crate::real::{Real, call, lanes, load, store};
+use crate::real::{Real, call, lanes};
 use crate::scores::{Place, Seen, scratch_len};
 use crate::scratch::Scratch;
 use crate::turns::{TEAM, Task, Turn, Turns, Watch};
@@ -148,20 +149,17 @@ pub(crate) fn run<A: Real>(ctx: &Context<'_, A>, saved: &Incoming<'_, A>, wanted
     if heads == 0 || (wanted.query.is_none() && wanted.key.is_none() && wanted.value.is_none()) {
         return;
     }
-    if sizes.heads == 0 {
-        for target in [wanted.key, wanted.value].into_iter().flatten() {
-            clear_all(target);
-        }
-        return;
-    }
     let turns = Turns::new(ctx);
     let lanes = ctx.isa.dispatch(Lanes::<A>(PhantomData));
-    let mut key = wanted.key.map(|target| Held::new(target, lanes));
-    let mut value = wanted.value.map(|target| Held::new(target, lanes));
+    let (mut key_memory, mut value_memory) = (Vec::new(), Vec::new());
     let shares = Shares {
         query: wanted.query,
-        key: key.as_mut().map(Held::share),
-        value: value.as_mut().map(Held::share),
+        key: wanted
+            .key
+            .map(|target| Held::new(target, lanes, &mut key_memory)),
+        value: wanted
+            .value
+            .map(|target| Held::new(target, lanes, &mut value_memory)),
     };
     let flops = 5.0 * ctx.product_flops() * turns.team as f64;
     parallel::run(heads * turns.chain(), flops, |tasks| {
@@ -175,19 +173,8 @@ pub(crate) fn run<A: Real>(ctx: &Context<'_, A>, saved: &Incoming<'_, A>, wanted
         });
         watch.end();
     });
-    for held in [key, value].into_iter().flatten() {
+    for held in [shares.key, shares.value].into_iter().flatten() {
         held.finish();
-    }
-}
-
-/// Gradients that no query has a part in.
-fn clear_all<A: Real>(target: Target<'_, A>) {
-    let [batch, heads, rows, dim] = target.shape();
-    let zeros = vec![A::ZERO; dim];
-    for at in 0..batch * heads * rows {
-        let (head, row) = (at / rows, at % rows);
-        // SAFETY: no other thread has the target.
-        unsafe { target.write(head / heads, head % heads, row, &zeros) };
     }
 }
 
@@ -203,103 +190,11 @@ impl<A: Real> WithSimd for Lanes<A> {
     }
 }
 
-/// Where the gradient at keys or values is summed up: in the target, if its rows are whole vectors of the arithmetic
-/// type, else in memory of its own.
-struct Held<'a, A> {
-    target: Target<'a, A>,
-    direct: bool,
-    /// Row length of the own memory.
-    width: usize,
-    memory: Vec<A>,
-}
-
-#[derive(Clone, Copy)]
-struct HeldShare<'a, A> {
-    target: Target<'a, A>,
-    direct: bool,
-    width: usize,
-    memory: Shared<'a, A>,
-}
-
-impl<'a, A: Real> Held<'a, A> {
-    fn new(target: Target<'a, A>, lanes: usize) -> Self {
-        let [batch, heads, rows, dim] = target.shape();
-        let direct = target.is_direct() && dim.is_multiple_of(lanes);
-        let width = dim.next_multiple_of(lanes);
-        let len = if direct {
-            0
-        } else {
-            batch * heads * rows * width
-        };
-        Self {
-            target,
-            direct,
-            width,
-            memory: vec![A::ZERO; len],
-        }
-    }
-
-    fn share(&mut self) -> HeldShare<'_, A> {
-        HeldShare {
-            target: self.target,
-            direct: self.direct,
-            width: self.width,
-            memory: Shared::new(&mut self.memory),
-        }
-    }
-
-    /// Writes what was summed up elsewhere to the target.
-    fn finish(self) {
-        let [batch, heads, rows, dim] = self.target.shape();
-        if self.direct || dim == 0 {
-            return;
-        }
-        parallel::run(batch * heads, (rows * self.width) as f64, |tasks| {
-            while let Some(run) = tasks.next() {
-                for task in run {
-                    for row in 0..rows {
-                        let from = &self.memory[(task * rows + row) * self.width..][..dim];
-                        // SAFETY: each task has a head of its own.
-                        unsafe { self.target.write(task / heads, task % heads, row, from) };
-                    }
-                }
-            }
-        });
-    }
-}
-
-impl<'a, A: Real> HeldShare<'a, A> {
-    /// The sums of a key head.
-    ///
-    /// # Safety
-    ///
-    /// While these live, nothing else may use rows of this head when they are reached through them.
-    unsafe fn sums(&self, batch: usize, head: usize) -> Sums<'a, A> {
-        let [_, heads, rows, _] = self.target.shape();
-        let sums = if self.direct {
-            // SAFETY: the caller's promise.
-            unsafe { Sums::of(&self.target, batch, head) }
-        } else {
-            // SAFETY: the caller's promise.
-            unsafe {
-                Sums::part(
-                    &self.memory,
-                    (batch * heads + head) * rows,
-                    rows,
-                    self.width,
-                )
-            }
-        };
-        // A target without elements has no rows.
-        sums.unwrap_or_else(Sums::nothing)
-    }
-}
-
 /// What the threads write.
 struct Shares<'a, A: Real> {
     query: Option<Target<'a, A>>,
-    key: Option<HeldShare<'a, A>>,
-    value: Option<HeldShare<'a, A>>,
+    key: Option<Held<'a, A>>,
+    value: Option<Held<'a, A>>,
 }
 
 /// One thread's share.
@@ -400,8 +295,7 @@ impl<A: Real> WithSimd for Worker<'_, '_, A> {
         while let Some(run) = tasks.next() {
             for number in run {
                 let task = turns.task(number, heads, sizes.kv_heads, threads);
-                let first = turns.first_block(task);
-                let count = turns.team.min(ctx.blocks() - first);
+                let (first, count) = turns.blocks(task);
                 let blocks = seen.get(ctx, task.batch, first, count, width::<S, A>());
                 visit::<S, A>(ctx, saved, blocks, task, shares, turns, &mut memory);
             }
@@ -570,14 +464,9 @@ fn meet<'s, S: Simd, A: Real>(
     for tile in 0..block.tiles {
         let (first, end) = block.visit(tile, from, to);
         let (top, bottom) = (first - from, end - from);
-        // Where nothing else is to be done, keys that all rows see need no mask.
-        let parts = if ctx.has_extras() || ctx.dropout.is_some() {
-            [(first, end), (end, end), (end, end)]
-        } else {
-            block.parts(tile, first, end)
-        };
+        let more = ctx.has_extras() || ctx.dropout.is_some();
         let mut seen = false;
-        for (first, end) in parts {
+        for (first, end) in block.parts(tile, first, end, more) {
             seen |= first < end
                 && call::<S, _>(Gradient {
                     ctx,
@@ -726,10 +615,14 @@ impl<S: Simd, A: Real> Strips for AddProducts<'_, '_, S, A> {
         let (width, lanes) = (width::<S, A>(), lanes::<S, A>());
         let (from, to) = self.visits.tiles(self.block.tiles, row, row + R);
         let (from, to) = (from * width, (to * width).min(self.block.rows));
-        if from >= to && !self.fresh {
+        if from >= to {
+            if self.fresh {
+                let first = self.first + row;
+                self.sums.clear(first, first + R);
+            }
             return;
         }
-        let queries = (from, to.max(from));
+        let queries = (from, to);
         let mut column = 0;
         while column + NV * lanes <= self.dim {
             self.add::<R, NV>(row, queries, column);
@@ -760,12 +653,7 @@ impl<S: Simd, A: Real> AddProducts<'_, '_, S, A> {
             let sums = self.sums.row(self.first + row + r);
             for n in 0..N {
                 let at = column + n * lanes::<S, A>();
-                let sum = if self.fresh {
-                    tile[r][n]
-                } else {
-                    load::<S, A>(sums, at) + tile[r][n]
-                };
-                store(sums, at, sum);
+                add(sums, at, tile[r][n], self.fresh);
             }
         }
     }

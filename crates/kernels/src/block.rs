@@ -116,10 +116,17 @@ impl Block {
         (first, end.min(to).max(first))
     }
 
-    /// The keys `from..to` in three parts, which may be empty: those in the middle are seen by all live rows of a tile.
+    /// The keys `from..to` in three parts, which may be empty: those in the middle are seen by all live rows of a tile,
+    /// and need no mask. If there is more to be done than to mask, all are in the first part.
     #[inline(always)]
-    pub(crate) fn parts(&self, tile: usize, from: usize, to: usize) -> [(usize, usize); 3] {
-        let (first, end) = self.shared[tile];
+    pub(crate) fn parts(
+        &self,
+        tile: usize,
+        from: usize,
+        to: usize,
+        more: bool,
+    ) -> [(usize, usize); 3] {
+        let (first, end) = if more { (to, to) } else { self.shared[tile] };
         let first = first.clamp(from, to);
         let end = end.clamp(first, to);
         [(from, first), (first, end), (end, to)]

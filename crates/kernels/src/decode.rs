@@ -7,7 +7,7 @@
 use crate::context::Context;
 use crate::dropout::mix;
 use crate::erased::{Rows, Shared, Source, Target};
-use crate::micro::{NV, Strips, strips, tile};
+use crate::micro::{NV, Strips, add, strips, tile};
 use crate::parallel::{self, Tasks};
 use crate::real::{Real, V, lanes, load, mul_add, splat, store, tanh};
 use crate::scratch::Scratch;
@@ -557,8 +557,7 @@ impl<S: Simd, A: Real> AddValues<'_, S, A> {
         for r in 0..R {
             for n in 0..N {
                 let at = (row + r) * (self.dim + 2) + column + n * lanes::<S, A>();
-                let sum = load::<S, A>(self.results, at) + tile[r][n];
-                store(self.results, at, sum);
+                add(self.results, at, tile[r][n], false);
             }
         }
         N

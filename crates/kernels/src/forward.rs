@@ -248,14 +248,9 @@ fn attend<S: Simd, A: Real>(
             );
             let mut highest = scores.highest;
             if extras || block.is_cut(tile, first, end) {
-                // Without extras all that is to be done is to mask, and only what some row does not see.
-                let nothing = (end, end);
-                let parts = match block.parts(tile, first, end) {
-                    [left, _, right] if !extras => [left, right],
-                    _ => [(first, end), nothing],
-                };
+                let [left, _, right] = block.parts(tile, first, end, extras);
                 let mut seen = false;
-                for (from, to) in parts {
+                for (from, to) in [left, right] {
                     seen |= from < to
                         && call::<S, _>(Adjust {
                             ctx,

@@ -40,6 +40,7 @@ mod erased;
 mod error;
 mod forward;
 mod gradient;
+mod held;
 mod isa;
 mod micro;
 mod pack;

@@ -239,19 +239,24 @@ impl<S: Simd, A: Real> Strips for Accumulate<'_, S, A> {
         let (width, lanes) = (width::<S, A>(), lanes::<S, A>());
         let a = &self.a[column..];
         let tile = tile::<S, A, R, NV>(a, 1, self.pitch, self.b, self.b_pitch, self.depth);
-        let sums = &mut self.sums[column * width..(column + R) * width];
         for r in 0..R {
             for n in 0..NV {
-                let at = r * width + n * lanes;
-                let sum = if self.fresh {
-                    tile[r][n]
-                } else {
-                    load::<S, A>(sums, at) + tile[r][n]
-                };
-                store(sums, at, sum);
+                let at = (column + r) * width + n * lanes;
+                add(self.sums, at, tile[r][n], self.fresh);
             }
         }
     }
+}
+
+/// Adds a vector to the one at `data[at..]`; overwrites it if `fresh`.
+#[inline(always)]
+pub(crate) fn add<S: Simd, A: Real>(data: &mut [A], at: usize, value: V<S, A>, fresh: bool) {
+    let sum = if fresh {
+        value
+    } else {
+        load::<S, A>(data, at) + value
+    };
+    store(data, at, sum);
 }
 
 #[cfg(test)]

@@ -17,7 +17,8 @@ const TASKS: usize = 64;
 
 /// Whose turn it is at each block of keys of each key head.
 pub(crate) struct Turns {
-    /// Blocks of queries of a team.
+    /// Blocks of queries of a query head, and of a team.
+    blocks: usize,
     pub(crate) team: usize,
     /// Teams of a query head, and query heads of a key head.
     teams: usize,
@@ -48,10 +49,10 @@ pub(crate) struct Task {
 impl Turns {
     pub(crate) fn new<A: Real>(ctx: &Context<'_, A>) -> Self {
         let sizes = &ctx.sizes;
-        let tasks = sizes.batch * sizes.heads * ctx.blocks();
-        let team = (tasks / TASKS).clamp(1, TEAM);
-        // Without queries there is still a task, which clears the sums.
-        let teams = ctx.blocks().div_ceil(team).max(1);
+        // Without queries or query heads there is still a task, of no blocks, which clears the sums.
+        let blocks = if sizes.heads == 0 { 0 } else { ctx.blocks() };
+        let team = (sizes.batch * sizes.heads * blocks / TASKS).clamp(1, TEAM);
+        let teams = blocks.div_ceil(team).max(1);
         let slots = sizes.keys.div_ceil(KEYS);
         let by_sample = ctx.has_ranges_a_sample();
         let samples = if by_sample { sizes.batch } else { 1 };
@@ -59,7 +60,8 @@ impl Turns {
         let mut visitors = vec![0; samples * slots];
         for sample in 0..samples {
             for index in 0..teams {
-                let rows = index * team * BLOCK..sizes.queries.min((index + 1) * team * BLOCK);
+                let end_block = blocks.min((index + 1) * team);
+                let rows = index * team * BLOCK..sizes.queries.min(end_block * BLOCK);
                 let (mut first, mut end) = (usize::MAX, 0);
                 for row in rows {
                     let (from, to) = match &ctx.key_ranges {
@@ -82,9 +84,10 @@ impl Turns {
         }
         let heads = sizes.batch * sizes.kv_heads;
         Self {
+            blocks,
             team,
             teams,
-            group: sizes.group(),
+            group: sizes.group().max(1),
             slots,
             by_sample,
             spans,
@@ -126,9 +129,10 @@ impl Turns {
         }
     }
 
-    /// First block of queries of a task.
-    pub(crate) fn first_block(&self, task: Task) -> usize {
-        task.team * self.team
+    /// A task's first block of queries and how many it has.
+    pub(crate) fn blocks(&self, task: Task) -> (usize, usize) {
+        let first = task.team * self.team;
+        (first, self.team.min(self.blocks - first))
     }
 
     fn sample(&self, task: Task) -> usize {
