@@ -1,6 +1,7 @@
-//! `cargo bench -p kernels`: each shape forward, forward and backward, and decoding, with effective
-//! operations a second (Criterion's "elem/s": 4 per query, key and dimension forward, 14 with the
-//! backward pass, none for blocked keys).
+//! `cargo bench -p kernels`: each shape forward, forward and backward, decoding, and the products of
+//! projections, with effective operations a second (Criterion's "elem/s": 4 per query, key and
+//! dimension forward, 14 with the backward pass, none for blocked keys; 2 per row, column and step
+//! of a product).
 //!
 //! `cargo bench -p kernels -- causal` runs the rows whose name contains a word. Beside other
 //! libraries: `benches/peers`.
@@ -9,7 +10,9 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use kernels::{Gradients, KeyRanges, Problem, Saved, View, ViewMut, backward, forward};
+use kernels::{
+    Gradients, KeyRanges, Matmul, Problem, Saved, View, ViewMut, backward, forward, matmul,
+};
 
 /// batch, heads, kv heads, queries, keys, width.
 type Shape = [usize; 6];
@@ -60,6 +63,46 @@ fn decoding(criterion: &mut Criterion) {
         let bytes = 2 * batch * kv_heads * keys * width * size_of::<f32>();
         group.throughput(Throughput::Bytes(bytes as u64));
         group.bench_function(name, |bencher| bencher.iter(|| buffers.forward()));
+    }
+}
+
+/// Rows, then the widths of input and output.
+const PROJECTIONS: [[usize; 3]; 4] = [
+    [2048, 512, 512],
+    [1088, 256, 256],
+    [1088, 64, 64],
+    [1, 512, 512],
+];
+
+fn projection(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("projection");
+    for [rows, d_in, d_out] in PROJECTIONS {
+        let (input, weight) = (noise(rows * d_in, 1), noise(d_in * d_out, 2));
+        let gradient = noise(rows * d_out, 3);
+        let matrix = |data, [rows, columns]: [usize; 2], turned| {
+            let (shape, strides) = match turned {
+                false => ([1, 1, rows, columns], [0, 0, columns as isize, 1]),
+                true => ([1, 1, columns, rows], [0, 0, 1, columns as isize]),
+            };
+            View::new(data, shape, strides, 0).expect("a matrix")
+        };
+        let input = |turned| matrix(&input, [rows, d_in], turned);
+        let weight = |turned| matrix(&weight, [d_in, d_out], turned);
+        let gradient = matrix(&gradient, [rows, d_out], false);
+        group.throughput(Throughput::Elements(2 * (rows * d_in * d_out) as u64));
+        for (name, left, right) in [
+            ("forward", input(false), weight(false)),
+            ("gradient at the input", gradient, weight(true)),
+            ("gradient at the weight", input(true), gradient),
+        ] {
+            let mut out = vec![0.0; left.shape()[2] * right.shape()[3]];
+            group.bench_function(format!("{name} {rows} x {d_in} to {d_out}"), |bencher| {
+                bencher.iter(|| {
+                    matmul(&Matmul::new(left, right), &mut out).expect("matmul");
+                    black_box(&out);
+                });
+            });
+        }
     }
 }
 
@@ -170,6 +213,6 @@ criterion_group! {
         .sample_size(20)
         .warm_up_time(Duration::from_millis(300))
         .measurement_time(Duration::from_secs(1));
-    targets = attention, decoding
+    targets = attention, decoding, projection
 }
 criterion_main!(benches);

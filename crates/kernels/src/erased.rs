@@ -47,6 +47,24 @@ impl<'a, A: Real> Source<'a, A> {
         }
     }
 
+    /// Rows for columns and columns for rows.
+    #[inline(always)]
+    pub(crate) fn turned(mut self) -> Self {
+        self.layout.shape.swap(2, 3);
+        self.layout.strides.swap(2, 3);
+        self
+    }
+
+    /// `count` columns from `first` on.
+    #[inline(always)]
+    pub(crate) fn columns(mut self, first: usize, count: usize) -> Self {
+        assert!(first + count <= self.layout.shape[3]);
+        let start = self.layout.offset as isize + first as isize * self.layout.strides[3];
+        self.layout.offset = start as usize;
+        self.layout.shape[3] = count;
+        self
+    }
+
     /// Strides; 0 along axes of size 1.
     pub(crate) fn strides(&self) -> [isize; 4] {
         self.layout.strides

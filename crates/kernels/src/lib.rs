@@ -1,8 +1,8 @@
 //! Exact attention on CPU slices: forward and backward, in memory linear in the length.
 //!
 //! [`forward`] and [`backward`] work on strided [`View`]s of rank 4, so that inputs and outputs stay where a projection
-//! left them. [`Problem`] has every option; none of them leaves the fast path. The result does not depend, by a
-//! bit, on the number of threads.
+//! left them. [`Problem`] has every option; none of them leaves the fast path. [`matmul`] makes the products of the
+//! projections around attention. No result depends, by a bit, on the number of threads.
 //!
 //! ```
 //! use kernels::{Problem, View, ViewMut};
@@ -38,14 +38,17 @@ pub mod dropout;
 mod element;
 mod erased;
 mod error;
+mod factors;
 mod forward;
 mod gradient;
 mod held;
 mod isa;
+mod matmul;
 mod micro;
 mod pack;
 mod parallel;
 mod problem;
+mod product;
 mod real;
 mod scores;
 mod scratch;
@@ -59,6 +62,7 @@ pub use element::Element;
 pub use error::Error;
 pub use forward::forward;
 pub use isa::Isa;
+pub use matmul::{Matmul, matmul};
 pub use problem::{Dropout, Gradients, KeyRanges, Problem, Saved};
 pub use real::Real;
 pub use view::{View, ViewMut};

@@ -37,11 +37,13 @@ pub(crate) fn run(len: usize, flops: f64, worker: impl Fn(&Tasks) + Sync) {
         len,
         run,
     };
-    let threads = threads()
-        .min(len.div_ceil(run))
-        .min((flops * len as f64 / WORTH) as usize)
-        .max(1);
+    let threads = worth(flops * len as f64).min(len.div_ceil(run));
     spread(threads, &tasks, worker);
+}
+
+/// How many threads so many operations are worth.
+pub(crate) fn worth(flops: f64) -> usize {
+    threads().min((flops / WORTH) as usize).max(1)
 }
 
 /// How many threads there are.

@@ -366,6 +366,16 @@ pub(crate) fn check_shape(
         "key" | "value" => ["batch", "kv_heads", "key_len", "dim"],
         _ => QUERY_AXES,
     };
+    check_axes(argument, axes, found, expected)
+}
+
+/// Checks a shape whose axes have names.
+pub(crate) fn check_axes(
+    argument: &'static str,
+    axes: [&'static str; 4],
+    found: [usize; 4],
+    expected: [usize; 4],
+) -> Result<(), Error> {
     for axis in 0..4 {
         if found[axis] != expected[axis] {
             return Err(Error::Axis {

@@ -4,6 +4,7 @@ use crate::Element;
 use crate::backward::{Incoming, Wanted};
 use crate::context::Context;
 use crate::erased::{Shared, Target};
+use crate::product::Product;
 use crate::transpose::Square;
 use macerator::{
     ReduceAdd, ReduceMax, Scalar, Simd, VAdd, VDiv, VMaskReduce, VMul, VMulAdd, VOrd, VSelect,
@@ -59,6 +60,10 @@ pub trait Real:
     /// The backward pass for this type.
     #[doc(hidden)]
     fn backward(ctx: &Context<'_, Self>, saved: &Incoming<'_, Self>, wanted: &Wanted<'_, Self>);
+
+    /// A product of matrices of this type.
+    #[doc(hidden)]
+    fn product(product: &Product<'_, Self>);
 
     /// Turns a square over.
     #[doc(hidden)]
@@ -244,6 +249,10 @@ macro_rules! real {
                 wanted: &Wanted<'_, Self>,
             ) {
                 crate::backward::run(ctx, saved, wanted);
+            }
+
+            fn product(product: &Product<'_, Self>) {
+                crate::product::run(product);
             }
 
             #[inline(always)]

@@ -13,6 +13,7 @@ use crate::cache::KvCache;
 use crate::error::{AttentionError, check_axis, expect, value_error};
 use crate::extra_keys::ExtraKeys;
 use crate::mask::{Alignment, Window};
+use crate::op;
 use crate::qk_norm::{QkNorm, QkNormalization};
 use crate::rotary::{RotaryConfig, RotaryEmbedding};
 use crate::scale::Scale;
@@ -111,7 +112,9 @@ pub struct MultiHeadAttentionConfig {
 /// 3.2.2): projections of query, key and value to heads, [`ScaledDotProductAttention`] on them,
 /// and a projection back.
 ///
-/// Its parameters have the names of burn-nn's module, so that records of that load.
+/// Its parameters have the names of burn-nn's module, so that records of that load. On the CPU
+/// backends the `kernels` crate makes the products of f32 and f64 projections: a row has the same
+/// bits alone and in any batch, on any number of threads.
 ///
 /// Created with [`MultiHeadAttentionConfig`].
 #[derive(Module, Debug)]
@@ -483,7 +486,7 @@ impl MultiHeadAttention {
             }
         };
 
-        let mut query = heads(projected(&self.query, query), self.n_heads);
+        let mut query = heads(op::project(&self.query, query), self.n_heads);
         if let Some(norm) = &self.qk_norm {
             query = norm.normalize_query(query);
         }
@@ -493,14 +496,14 @@ impl MultiHeadAttention {
         let (key, value) = match kept {
             Some(kept) => kept,
             None => {
-                let mut key = heads(projected(&self.key, key), self.n_kv_heads);
+                let mut key = heads(op::project(&self.key, key), self.n_kv_heads);
                 if let Some(norm) = &self.qk_norm {
                     key = norm.normalize_key(key);
                 }
                 if let (Some(rotary), Some(positions)) = (&self.rotary, &positions) {
                     key = rotary.try_apply("key", key, &positions.key)?;
                 }
-                let value = heads(projected(&self.value, value), self.n_kv_heads);
+                let value = heads(op::project(&self.value, value), self.n_kv_heads);
                 match cache {
                     None => (key, value),
                     Some(cache) => {
@@ -626,7 +629,7 @@ impl MultiHeadAttention {
         let context = context
             .swap_dims(1, 2)
             .reshape([batch, length, heads * width]);
-        projected(&self.output, context)
+        op::project(&self.output, context)
     }
 }
 
@@ -639,22 +642,6 @@ fn check_width(
 ) -> Result<(), AttentionError> {
     let width = projection.weight.dims()[0];
     check_axis(argument, 2, name, size, width, "the projection")
-}
-
-/// The projection, as one product of all rows.
-///
-/// With a batch axis, Burn 0.22.1 makes a product a sample of it where the length is a multiple of
-/// 32 or the batch large, and copies the turned weight for each in the backward pass. And matrix
-/// products of no rows crash its CPU backend.
-fn projected(projection: &Linear, input: Tensor<3>) -> Tensor<3> {
-    let [batch, length, d_input] = input.dims();
-    let width = projection.weight.dims()[1];
-    let shape = [batch, length, width];
-    if batch * length == 0 {
-        return Tensor::zeros(shape, (&input.device(), input.dtype()));
-    }
-    let rows = input.reshape([batch * length, d_input]);
-    projection.forward(rows).reshape(shape)
 }
 
 /// `[batch, length, heads * width]` to `[batch, heads, length, width]`.

@@ -3,4 +3,5 @@
 mod burn_nn;
 mod configuration;
 mod decoding;
+mod projections;
 mod training;

@@ -17,6 +17,7 @@ mod autodiff;
 mod cpu;
 mod dropout;
 mod others;
+mod projection;
 mod statistics;
 mod tiled;
 mod tiles;
@@ -30,6 +31,7 @@ use burn::backend::{Backend, ExtensionType, backend_extension};
 use crate::rows::Rows;
 
 pub(crate) use dropout::draw_seed;
+pub(crate) use projection::project;
 pub(crate) use statistics::{NO_GRADIENT, PER_ROW, column};
 pub use wrapper::Stage;
 pub(crate) use wrapper::{Attended, Call, attend, scores, weights};

@@ -2,3 +2,6 @@
 
 #[cfg(feature = "cube")]
 impl super::AttentionBackend for burn::backend::Cube {}
+
+#[cfg(feature = "cube")]
+impl super::projection::ProjectionBackend for burn::backend::Cube {}

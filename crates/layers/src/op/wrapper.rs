@@ -77,7 +77,7 @@ fn modifiers(
 }
 
 /// Whether this crate was built with an implementation for the device's backend.
-fn is_listed(device: &DispatchDevice) -> bool {
+pub(super) fn is_listed(device: &DispatchDevice) -> bool {
     match device {
         #[cfg(feature = "flex")]
         DispatchDevice::Flex(_) => true,

@@ -3,9 +3,11 @@
 use std::borrow::Cow;
 
 use burn::backend::flex::{FlexTensor, Layout};
+use burn::backend::ops::ModuleOps;
 use burn::backend::{BoolStore, Bytes, DType, Flex, Shape, bf16, f16};
 
-use super::{Float, Inputs, Made, Strided};
+use super::{Float, Inputs, Made, Strided, four};
+use crate::op::projection::{ProjectionBackend, project_by_primitives};
 use crate::op::{
     AttentionBackend, AttentionGradients, AttentionOptions, MaybeBool, MaybeFloat, Modifiers,
     Wanted, tiled,
@@ -101,12 +103,7 @@ impl AttentionBackend for Flex {
             |T| {
                 let inputs = inputs::<T>(&query, &key, &value, &modifiers);
                 let (context, gradient) = (strided::<T>(&context), strided::<T>(&context_gradient));
-                let rows = |tensor: &FlexTensor| {
-                    let tensor = tensor.to_contiguous();
-                    let start = tensor.layout().start_offset();
-                    let all = <<T as kernels::Element>::Acc as Stored>::stored(&tensor);
-                    all[start..start + tensor.layout().num_elements()].to_vec()
-                };
+                let rows = in_order::<<T as kernels::Element>::Acc>;
                 let logsumexp = rows(&logsumexp);
                 let logsumexp_gradient = logsumexp_gradient.as_ref().map(rows);
                 let saved = kernels::Saved {
@@ -141,6 +138,62 @@ impl AttentionBackend for Flex {
     }
 }
 
+impl ProjectionBackend for Flex {
+    fn project(input: FlexTensor, weight: FlexTensor, bias: MaybeFloat<Self>) -> FlexTensor {
+        match input.dtype() {
+            DType::F32 => project::<f32>(&input, &weight, bias.into_option()),
+            DType::F64 => project::<f64>(&input, &weight, bias.into_option()),
+            _ => project_by_primitives::<Self>(input, weight, bias),
+        }
+    }
+
+    fn weight_gradient(input: FlexTensor, gradient: FlexTensor) -> FlexTensor {
+        match input.dtype() {
+            DType::F32 => weight_gradient::<f32>(&input, &gradient),
+            DType::F64 => weight_gradient::<f64>(&input, &gradient),
+            _ => Self::linear_weight_backward(input, gradient),
+        }
+    }
+}
+
+fn project<T: Stored + kernels::Real>(
+    input: &FlexTensor,
+    weight: &FlexTensor,
+    bias: Option<FlexTensor>,
+) -> FlexTensor {
+    let bias = bias.as_ref().map(in_order::<T>);
+    tensor(super::project(
+        strided(input),
+        &strided(weight),
+        bias.as_deref(),
+    ))
+}
+
+fn weight_gradient<T: Stored + kernels::Real>(
+    input: &FlexTensor,
+    gradient: &FlexTensor,
+) -> FlexTensor {
+    tensor(super::weight_gradient::<T>(
+        strided(input),
+        strided(gradient),
+    ))
+}
+
+fn tensor<T: Stored, const D: usize>((data, shape): (Vec<T>, [usize; D])) -> FlexTensor {
+    FlexTensor::new(
+        T::bytes(data),
+        Layout::contiguous(Shape::new(shape)),
+        T::DTYPE,
+    )
+}
+
+/// All elements, in the order of the axes.
+fn in_order<T: Stored>(tensor: &FlexTensor) -> Vec<T> {
+    let tensor = tensor.to_contiguous();
+    let start = tensor.layout().start_offset();
+    T::stored(&tensor)[start..start + tensor.layout().num_elements()].to_vec()
+}
+
 /// Whether the kernels can read the mask: one byte an entry, as the device's settings have it by
 /// default.
 fn mask_is_bytes(mask: &MaybeBool<Flex>) -> bool {
@@ -173,10 +226,8 @@ fn inputs<'a, T: Stored>(
         sink: match &modifiers.sink {
             MaybeFloat::None => None,
             MaybeFloat::Some(sink) => {
-                let sink = sink.to_contiguous();
-                let start = sink.layout().start_offset();
-                let all = &T::stored(&sink)[start..start + sink.layout().num_elements()];
-                Some(all.iter().map(|logit| logit.widen()).collect())
+                let sink = in_order::<T>(sink);
+                Some(sink.into_iter().map(Float::widen).collect())
             }
         },
     }
@@ -190,8 +241,8 @@ fn lying<'a, T: Clone>(tensor: &FlexTensor, data: &'a [T]) -> Strided<'a, T> {
     let layout = tensor.layout();
     Strided {
         data: Cow::Borrowed(data),
-        shape: layout.shape().dims(),
-        strides: layout.strides().try_into().expect("rank 4"),
+        shape: four(layout.shape(), 1),
+        strides: four(layout.strides(), 0),
         offset: layout.start_offset(),
     }
 }

@@ -8,7 +8,9 @@ mod ndarray;
 use std::borrow::Cow;
 
 use burn::backend::DType;
-use kernels::{Dropout, Element, Gradients, KeyRanges, Problem, Saved, View, ViewMut};
+use kernels::{
+    Dropout, Element, Gradients, KeyRanges, Matmul, Problem, Real, Saved, View, ViewMut, matmul,
+};
 
 use super::{AttentionOptions, Wanted};
 
@@ -67,6 +69,89 @@ impl<T: Clone> Strided<'_, T> {
         View::new(&self.data, self.shape, self.strides, self.offset)
             .expect("a backend's tensor lies inside of its buffer")
     }
+
+    /// The matrix `[.., rows, columns]` with columns for rows.
+    fn turned(mut self) -> Self {
+        self.shape.swap(2, 3);
+        self.strides.swap(2, 3);
+        self
+    }
+
+    /// The rows of all samples of `[1, batch, length, width]` as one matrix: where they lie, or if
+    /// they are not evenly apart in a copy.
+    fn rows(self) -> Self
+    where
+        T: Copy,
+    {
+        let [_, batch, length, width] = self.shape;
+        let [_, sample, row, element] = self.strides;
+        let shape = [1, 1, batch * length, width];
+        let even = batch == 1 || length == 1 || sample == length as isize * row;
+        if even {
+            let pitch = if length == 1 { sample } else { row };
+            return Self {
+                shape,
+                strides: [0, 0, pitch, element],
+                ..self
+            };
+        }
+        let mut data = Vec::with_capacity(batch * length * width);
+        let starts = (0..batch as isize)
+            .flat_map(|b| (0..length as isize).map(move |l| b * sample + l * row))
+            .map(|start| start + self.offset as isize);
+        for start in starts {
+            match element {
+                1 => data.extend_from_slice(&self.data[start as usize..][..width]),
+                _ => {
+                    let places = (0..width as isize).map(|k| (start + k * element) as usize);
+                    data.extend(places.map(|place| self.data[place]));
+                }
+            }
+        }
+        Self {
+            data: Cow::Owned(data),
+            shape,
+            strides: [0, 0, width as isize, 1],
+            offset: 0,
+        }
+    }
+}
+
+/// `input * weight + bias`, row after row.
+fn project<T: Float + Real>(
+    input: Strided<T>,
+    weight: &Strided<T>,
+    bias: Option<&[T]>,
+) -> (Vec<T>, [usize; 3]) {
+    let [_, batch, length, _] = input.shape;
+    let d_output = weight.shape[3];
+    let output = product(&input.rows(), weight, bias);
+    (output, [batch, length, d_output])
+}
+
+/// The gradient at a projection's weight.
+fn weight_gradient<T: Float + Real>(
+    input: Strided<T>,
+    gradient: Strided<T>,
+) -> (Vec<T>, [usize; 2]) {
+    let shape = [input.shape[3], gradient.shape[3]];
+    let output = product(&input.rows().turned(), &gradient.rows(), None);
+    (output, shape)
+}
+
+fn product<T: Float + Real>(left: &Strided<T>, right: &Strided<T>, bias: Option<&[T]>) -> Vec<T> {
+    let mut output = vec![T::default(); left.shape[2] * right.shape[3]];
+    let mut problem = Matmul::new(left.view(), right.view());
+    problem.bias = bias;
+    matmul(&problem, &mut output).expect("the modules check what they pass on");
+    output
+}
+
+/// The sizes or strides of four axes, of which the first may be missing.
+fn four<N: Copy>(numbers: &[N], missing: N) -> [N; 4] {
+    let mut four = [missing; 4];
+    four[4 - numbers.len()..].copy_from_slice(numbers);
+    four
 }
 
 /// A tensor made here.

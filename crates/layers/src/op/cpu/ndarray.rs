@@ -7,7 +7,8 @@ use burn::backend::ndarray::NdArrayTensor;
 use burn::backend::ops::FloatTensorOps;
 use burn::backend::{DType, NdArray, TensorData, TensorMetadata};
 
-use super::{Float, Inputs, Made, Strided};
+use super::{Float, Inputs, Made, Strided, four};
+use crate::op::projection::ProjectionBackend;
 use crate::op::{
     AttentionBackend, AttentionGradients, AttentionOptions, MaybeBool, MaybeFloat, Modifiers,
     Wanted, tiled,
@@ -155,6 +156,53 @@ impl AttentionBackend for NdArray {
     }
 }
 
+impl ProjectionBackend for NdArray {
+    fn project(
+        input: NdArrayTensor,
+        weight: NdArrayTensor,
+        bias: MaybeFloat<Self>,
+    ) -> NdArrayTensor {
+        match input.dtype() {
+            DType::F64 => project::<f64>(&input, &weight, bias.into_option()),
+            _ => project::<f32>(&input, &weight, bias.into_option()),
+        }
+    }
+
+    fn weight_gradient(input: NdArrayTensor, gradient: NdArrayTensor) -> NdArrayTensor {
+        match input.dtype() {
+            DType::F64 => weight_gradient::<f64>(&input, &gradient),
+            _ => weight_gradient::<f32>(&input, &gradient),
+        }
+    }
+}
+
+fn project<T: Stored + kernels::Real>(
+    input: &NdArrayTensor,
+    weight: &NdArrayTensor,
+    bias: Option<NdArrayTensor>,
+) -> NdArrayTensor {
+    let bias = bias.as_ref().map(T::standard_order);
+    tensor(super::project(
+        strided(input),
+        &strided(weight),
+        bias.as_deref(),
+    ))
+}
+
+fn weight_gradient<T: Stored + kernels::Real>(
+    input: &NdArrayTensor,
+    gradient: &NdArrayTensor,
+) -> NdArrayTensor {
+    tensor(super::weight_gradient::<T>(
+        strided(input),
+        strided(gradient),
+    ))
+}
+
+fn tensor<T: Stored, const D: usize>((data, shape): (Vec<T>, [usize; D])) -> NdArrayTensor {
+    NdArrayTensor::from_data(TensorData::new(data, shape))
+}
+
 fn inputs<'a, T: Stored>(
     query: &'a NdArrayTensor,
     key: &'a NdArrayTensor,
@@ -187,8 +235,8 @@ fn strided<T: Stored>(tensor: &NdArrayTensor) -> Strided<'_, T> {
     let (data, strides) = T::lying(tensor);
     Strided {
         data,
-        shape: tensor.shape().dims(),
-        strides: strides.try_into().expect("rank 4"),
+        shape: four(&tensor.shape(), 1),
+        strides: four(&strides, 0),
         offset: 0,
     }
 }

@@ -1,0 +1,319 @@
+//! Products of whole matrices: blocks of both are packed, and a result is added to once in so many steps.
+//!
+//! Goto and van de Geijn, *Anatomy of high-performance matrix multiplication*,
+//! <https://doi.org/10.1145/1356052.1356053>.
+
+use crate::erased::{Shared, Source};
+use crate::factors::{Left, pack_right};
+use crate::isa::Isa;
+use crate::micro::{NV, Strips, strips, tile, width};
+use crate::parallel::{self, Tasks};
+use crate::real::{Real, V, lanes, load, store};
+use crate::scratch::Scratch;
+use macerator::{Simd, WithSimd};
+use std::marker::PhantomData;
+
+/// Bytes of a panel of the right matrix: half of a first-level cache.
+const PANEL: usize = 16 << 10;
+
+/// The most steps of a panel. They are summed before the result is touched, and sums of sums round less.
+const STEPS: usize = 256;
+
+/// The largest block of the result. What it takes of both matrices in f32 is three quarters of a second-level cache of
+/// 1 MiB; in f64 it has half the columns.
+const ROWS: usize = 192;
+const COLUMNS: usize = 512;
+
+/// Floating point operations of a task that is not divided further: some 50 microseconds of one core. Fewer rows than
+/// [`FEW`] count as so many, as they wait for the right matrix.
+const TASK: f64 = 4e6;
+
+/// Blocks that are not divided further.
+const FEWEST_ROWS: usize = 48;
+const FEWEST_COLUMNS: usize = 64;
+
+/// Vectors along a single row: its sums are as many as hide the latency of an addition.
+const WIDE: usize = 8;
+
+/// Lanes of the widest vectors.
+const MAX_LANES: usize = 16;
+
+/// So few rows do not pay for packing what they are multiplied with.
+const FEW: usize = 12;
+
+/// `out = left * right + bias`, all rows of `out` one after another.
+pub struct Product<'a, A: Real> {
+    pub(crate) isa: Isa,
+    pub(crate) rows: usize,
+    pub(crate) depth: usize,
+    pub(crate) columns: usize,
+    pub(crate) left: Source<'a, A>,
+    pub(crate) right: Source<'a, A>,
+    pub(crate) bias: Option<&'a [A]>,
+    pub(crate) out: Shared<'a, A>,
+}
+
+/// A part of the result.
+#[derive(Clone, Copy)]
+struct Block {
+    row: usize,
+    rows: usize,
+    column: usize,
+    columns: usize,
+}
+
+/// Computes a product. No sum depends on the blocks, nor on the number of threads.
+pub(crate) fn run<A: Real>(product: &Product<'_, A>) {
+    if product.rows == 0 || product.columns == 0 {
+        return;
+    }
+    let [rows, columns] = product.block();
+    let tasks = product.rows.div_ceil(rows) * product.columns.div_ceil(columns);
+    parallel::run(tasks, product.flops(rows, columns), |tasks| {
+        product.isa.dispatch(Worker {
+            product,
+            rows,
+            columns,
+            tasks,
+        });
+    });
+}
+
+impl<A: Real> Product<'_, A> {
+    fn flops(&self, rows: usize, columns: usize) -> f64 {
+        2.0 * rows.max(FEW) as f64 * columns as f64 * self.depth as f64
+    }
+
+    /// Rows and columns of a block: even parts, and if they are worth it some for each thread.
+    fn block(&self) -> [usize; 2] {
+        let all = self.flops(self.rows, self.columns);
+        let wanted = match parallel::worth(all) {
+            1 => 1,
+            threads => (3 * threads).min((all / TASK) as usize),
+        };
+        let mut down = self.rows.div_ceil(ROWS);
+        let mut across = self
+            .columns
+            .div_ceil(COLUMNS * size_of::<f32>() / size_of::<A>());
+        loop {
+            // Whole tiles and panels.
+            let rows = self.rows.div_ceil(down).next_multiple_of(6);
+            let columns = self.columns.div_ceil(across).next_multiple_of(32);
+            if down * across >= wanted || (rows <= FEWEST_ROWS && columns <= FEWEST_COLUMNS) {
+                return [rows.min(self.rows), columns.min(self.columns)];
+            }
+            match columns > FEWEST_COLUMNS && (columns > rows || rows <= FEWEST_ROWS) {
+                true => across += 1,
+                false => down += 1,
+            }
+        }
+    }
+}
+
+/// One thread's share.
+struct Worker<'a, 'p, A: Real> {
+    product: &'a Product<'p, A>,
+    rows: usize,
+    columns: usize,
+    tasks: &'a Tasks,
+}
+
+impl<A: Real> WithSimd for Worker<'_, '_, A> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self) {
+        let Self {
+            product,
+            rows,
+            columns,
+            tasks,
+        } = self;
+        let most = STEPS.min(PANEL / size_of::<A>() / width::<S, A>());
+        let steps = product.depth.min(most);
+        let lens = [
+            rows * steps,
+            columns.next_multiple_of(width::<S, A>()) * steps,
+            steps,
+            columns,
+        ];
+        let mut scratch = Scratch::new(&lens);
+        let [left, right, line, zeros] = scratch.pieces(lens);
+        let across = product.columns.div_ceil(columns);
+        while let Some(run) = tasks.next() {
+            for task in run {
+                let (row, column) = (task / across * rows, task % across * columns);
+                let block = Block {
+                    row,
+                    rows: rows.min(product.rows - row),
+                    column,
+                    columns: columns.min(product.columns - column),
+                };
+                // Once also if there is no step: the result is then the bias.
+                for first in (0..product.depth.max(1)).step_by(most) {
+                    let steps = (first, most.min(product.depth - first));
+                    add_steps::<S, A>(product, block, steps, left, right, line, zeros);
+                }
+            }
+        }
+    }
+}
+
+/// Adds the products of some steps to a block of the result; overwrites it if they are the first.
+#[inline(always)]
+fn add_steps<S: Simd, A: Real>(
+    product: &Product<'_, A>,
+    block: Block,
+    (first, steps): (usize, usize),
+    left: &mut [A],
+    right: &mut [A],
+    line: &mut [A],
+    zeros: &[A],
+) {
+    let width = width::<S, A>();
+    let bias = match product.bias {
+        Some(bias) => &bias[block.column..],
+        None => zeros,
+    };
+    let left = Left::pack(&product.left, (block.row, block.rows), (first, steps), left);
+    let Block {
+        column, columns, ..
+    } = block;
+    let direct = match block.rows <= FEW && !left.by_steps {
+        true => {
+            let all = product.right.columns(column, columns);
+            all.direct(0, 0, first, steps)
+        }
+        false => None,
+    };
+    // Whole panels where they lie.
+    let whole = direct.map_or(0, |_| columns - columns % width);
+    pack_right::<S, A>(
+        &product.right,
+        (first, steps),
+        (column + whole, columns - whole),
+        right,
+        line,
+    );
+    let panel = |at: usize, width: usize| {
+        let (right, pitch) = match direct {
+            Some(lines) if at < whole => (&lines.data[at..], Some(lines.pitch)),
+            _ => (&right[(at - whole) * steps..], None),
+        };
+        let columns = width.min(columns - at);
+        Panel {
+            out: &product.out,
+            left,
+            right,
+            pitch,
+            steps,
+            start: block.row * product.columns + column + at,
+            across: product.columns,
+            columns,
+            bias: &bias[at..][..columns],
+            fresh: first == 0,
+            simd: PhantomData::<S>,
+        }
+    };
+    let mut at = 0;
+    if block.rows < 4 {
+        let width = WIDE * lanes::<S, A>();
+        while at + width <= whole {
+            let panel = panel(at, width);
+            for row in 0..block.rows {
+                panel.multiply::<1, WIDE>(row);
+            }
+            at += width;
+        }
+    }
+    for at in (at..columns).step_by(width) {
+        strips(block.rows, false, &mut panel(at, width));
+    }
+}
+
+/// The rows of a block times a panel of the right matrix.
+struct Panel<'a, 'p, S, A> {
+    left: Left<'a, A>,
+    right: &'a [A],
+    /// Elements from one step to the next, if the panel is not packed.
+    pitch: Option<usize>,
+    steps: usize,
+    out: &'a Shared<'p, A>,
+    /// Where the first row of the result starts.
+    start: usize,
+    /// From there to the next.
+    across: usize,
+    columns: usize,
+    /// What the first sums are added to.
+    bias: &'a [A],
+    fresh: bool,
+    simd: PhantomData<S>,
+}
+
+impl<S: Simd, A: Real> Strips for Panel<'_, '_, S, A> {
+    #[inline(always)]
+    fn strip<const R: usize>(&mut self, row: usize) {
+        self.multiply::<R, NV>(row);
+    }
+}
+
+impl<S: Simd, A: Real> Panel<'_, '_, S, A> {
+    /// `R` rows from `row` on times `N` vectors.
+    #[inline(always)]
+    fn multiply<const R: usize, const N: usize>(&self, row: usize) {
+        let (width, steps, right) = (N * lanes::<S, A>(), self.steps, self.right);
+        let left = &self.left.data[row * self.left.pitch..];
+        // A single row may be all there is.
+        let along = if R == 1 { 0 } else { self.left.pitch };
+        // Apart, for the compiler to know distances: otherwise it keeps sums in memory.
+        match (self.left.by_steps, self.pitch) {
+            (true, _) => {
+                let sums = tile::<S, A, R, N>(left, 1, R, right, width, steps);
+                self.finish(row, &sums);
+            }
+            (false, None) => {
+                let sums = tile::<S, A, R, N>(left, along, 1, right, width, steps);
+                self.finish(row, &sums);
+            }
+            (false, Some(pitch)) => {
+                let sums = tile::<S, A, R, N>(left, along, 1, right, pitch, steps);
+                self.finish(row, &sums);
+            }
+        }
+    }
+
+    /// Adds the sums of some rows to the result, or if they are the first to the bias.
+    #[inline(always)]
+    fn finish<const R: usize, const N: usize>(&self, row: usize, sums: &[[V<S, A>; N]; R]) {
+        let lanes = lanes::<S, A>();
+        if self.columns == N * lanes {
+            for r in 0..R {
+                let to = self.to(row + r);
+                for n in 0..N {
+                    let before = if self.fresh { self.bias } else { &*to };
+                    let sum = sums[r][n] + load::<S, A>(before, n * lanes);
+                    store(to, n * lanes, sum);
+                }
+            }
+            return;
+        }
+        let mut lane = [A::ZERO; MAX_LANES];
+        for r in 0..R {
+            let to = self.to(row + r);
+            for n in 0..N {
+                store(&mut lane, 0, sums[r][n]);
+                for (k, &x) in (n * lanes..self.columns).zip(&lane[..lanes]) {
+                    to[k] = x + if self.fresh { self.bias[k] } else { to[k] };
+                }
+            }
+        }
+    }
+
+    /// The panel's part of a row of the result.
+    #[inline(always)]
+    #[allow(clippy::mut_from_ref)]
+    fn to(&self, row: usize) -> &mut [A] {
+        // SAFETY: each task has a block of its own, and takes one row of it at a time.
+        unsafe { self.out.part(self.start + row * self.across, self.columns) }
+    }
+}
