@@ -2,8 +2,9 @@
 
 use crate::erased::{Rows, Source};
 use crate::micro::{NV, Strips, strips, width};
+use crate::pack::squares_to_lanes;
 use crate::real::{Real, lanes, load, store};
-use crate::transpose::{SIDE, Square};
+use crate::transpose::SIDE;
 use macerator::Simd;
 
 /// Some steps of some rows of the left matrix.
@@ -111,7 +112,7 @@ pub(crate) fn pack_right<S: Simd, A: Real>(
             if lane + SIDE <= used
                 && let Some(rows) = by_columns.direct(0, 0, column + at + lane, SIDE)
             {
-                turn::<S, A>(rows, steps, &mut packed[lane..], width);
+                squares_to_lanes::<S, A>(rows, steps, A::ONE, packed, lane);
                 lane += SIDE;
                 continue;
             }
@@ -125,23 +126,6 @@ pub(crate) fn pack_right<S: Simd, A: Real>(
                 to[lane] = x;
             }
             lane += 1;
-        }
-    }
-}
-
-/// Writes eight rows as eight columns.
-#[inline(always)]
-fn turn<S: Simd, A: Real>(rows: Rows<'_, A>, len: usize, to: &mut [A], pitch: usize) {
-    let whole = len - len % SIDE;
-    let mut square = Square::new();
-    for k in (0..whole).step_by(SIDE) {
-        square.read(&rows.data[k..], rows.pitch);
-        A::transpose::<S>(&mut square);
-        square.write(&mut to[k * pitch..], pitch);
-    }
-    for k in whole..len {
-        for r in 0..SIDE {
-            to[k * pitch + r] = rows.data[r * rows.pitch + k];
         }
     }
 }

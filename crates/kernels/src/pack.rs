@@ -50,9 +50,9 @@ pub(crate) fn rows_to_lanes<S: Simd, A: Real>(
     }
 }
 
-/// Eight rows into lanes `lane..`.
+/// Eight rows times `factor` into lanes `lane..`.
 #[inline(always)]
-fn squares_to_lanes<S: Simd, A: Real>(
+pub(crate) fn squares_to_lanes<S: Simd, A: Real>(
     rows: Rows<'_, A>,
     dim: usize,
     factor: A,

@@ -5,7 +5,9 @@ use burn::module::{Module, Param};
 use burn::nn::{Linear, LinearConfig, LinearLayout};
 use burn::tensor::{DType, Device, Gradients, Tensor};
 use layers::{AttentionInput, MhaInput, MultiHeadAttention, MultiHeadAttentionConfig};
-use tests::{Random, Tolerance, assert_close, computes_in, floats, leaf, on_each_backend, values};
+use tests::{
+    Random, Tolerance, assert_close, floats, leaf, on_each_backend, on_each_backend_with, values,
+};
 
 const BATCH: usize = 3;
 const LENGTH: usize = 7;
@@ -226,10 +228,7 @@ fn recomputed_inputs_give_the_same_gradients() {
 
 #[test]
 fn half_precision_inputs_are_projected_by_the_backend() {
-    on_each_backend(|device| {
-        if !computes_in(device, DType::BF16) {
-            return;
-        }
+    on_each_backend_with(DType::BF16, |device| {
         let single = module(device);
         let mut half = single.clone();
         for layer in [
