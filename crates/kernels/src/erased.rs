@@ -6,6 +6,7 @@ use crate::transpose::{SIDE, Square};
 use crate::view::Layout;
 use crate::{Element, View, ViewMut};
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 
 /// A view to read.
 #[derive(Debug, Clone, Copy)]
@@ -63,6 +64,10 @@ impl<'a, A: Real> Source<'a, A> {
         self.layout.offset = start as usize;
         self.layout.shape[3] = count;
         self
+    }
+
+    pub(crate) fn shape(&self) -> [usize; 4] {
+        self.layout.shape
     }
 
     /// Strides; 0 along axes of size 1.
@@ -304,11 +309,35 @@ impl<'a, A> Shared<'a, A> {
         }
     }
 
+    /// Memory that nothing has written yet: each element is to be [cleared](Self::clear) before it is part of a
+    /// [`part`](Self::part).
+    pub(crate) fn unwritten(data: &'a mut [MaybeUninit<A>]) -> Self {
+        Self {
+            data: data.as_mut_ptr().cast(),
+            len: data.len(),
+            life: PhantomData,
+        }
+    }
+
+    /// Makes a part of the slice zero.
+    ///
+    /// # Safety
+    ///
+    /// Nothing else may use any element of it meanwhile.
+    pub(crate) unsafe fn clear(&self, start: usize, len: usize)
+    where
+        A: Real,
+    {
+        assert!(start.checked_add(len).is_some_and(|end| end <= self.len));
+        // SAFETY: inside of the slice by the assertion; zero bytes are the number 0.
+        unsafe { self.data.add(start).write_bytes(0, len) };
+    }
+
     /// A part of the slice.
     ///
     /// # Safety
     ///
-    /// Until the part is gone nothing else may use any element of it.
+    /// Until the part is gone nothing else may use any element of it; all were written before.
     #[inline(always)]
     #[allow(clippy::mut_from_ref)]
     pub(crate) unsafe fn part(&self, start: usize, len: usize) -> &'a mut [A] {

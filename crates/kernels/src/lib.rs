@@ -62,7 +62,7 @@ pub use element::Element;
 pub use error::Error;
 pub use forward::forward;
 pub use isa::Isa;
-pub use matmul::{Matmul, matmul};
+pub use matmul::{Matmul, matmul, matmul_vec};
 pub use problem::{Dropout, Gradients, KeyRanges, Problem, Saved};
 pub use real::Real;
 pub use view::{View, ViewMut};

@@ -1,6 +1,7 @@
 //! The products of the linear layers around attention.
 
-use crate::erased::{Shared, Source};
+use crate::erased::Shared;
+use crate::factors::Factor;
 use crate::problem::{check_axes, check_len};
 use crate::product::Product;
 use crate::real::Real;
@@ -9,13 +10,13 @@ use crate::{Error, Isa, View};
 /// A product of two matrices, `left * right + bias`: a projection of rows, or with one of them turned over a gradient of
 /// it.
 ///
-/// Matrices are [`View`]s whose first two axes have size 1. By their strides a matrix that is to be turned over is read
-/// where it lies.
+/// A matrix is made of the rows of all samples of a [`View`], one after another, and read where they lie.
 ///
 /// # Shapes
 ///
-/// - left: `[1, 1, rows, depth]`
-/// - right: `[1, 1, depth, columns]`
+/// - left: `[batch, 1, length, depth]`, which is `batch * length` rows; or, if it is turned, `[batch, 1, length, rows]`,
+///   whose depth is `batch * length`
+/// - right: `[batch, 1, length, columns]`, where `batch * length` is the depth
 /// - bias: `columns` entries
 ///
 /// # Example
@@ -33,7 +34,15 @@ use crate::{Error, Isa, View};
 /// kernels::matmul(&projection, &mut out)?;
 /// assert_eq!(out, [13.5, 15.5]);
 ///
-/// // The gradient at the input multiplies with the weight turned over.
+/// // The gradient at the weight: the input turned over, times the gradient at the output.
+/// let mut gradient = [0.0; 4];
+/// projection.right = View::contiguous(&[1.0, 10.0], [1, 1, 1, 2])?;
+/// projection.bias = None;
+/// projection.turn_left = true;
+/// kernels::matmul(&projection, &mut gradient)?;
+/// assert_eq!(gradient, [1.0, 10.0, 2.0, 20.0]);
+///
+/// // The gradient at the input: that at the output times the weight, which strides turn over.
 /// let mut gradient = [0.0; 2];
 /// let turned = View::new(&weight, [1, 1, 2, 2], [4, 4, 1, 2], 0)?;
 /// kernels::matmul(&Matmul::new(View::contiguous(&[1.0, 10.0], [1, 1, 1, 2])?, turned), &mut gradient)?;
@@ -44,6 +53,8 @@ use crate::{Error, Isa, View};
 pub struct Matmul<'a, T: Real> {
     /// The left matrix.
     pub left: View<'a, T>,
+    /// Whether columns of the left matrix are read for its rows; not by default.
+    pub turn_left: bool,
     /// The right matrix.
     pub right: View<'a, T>,
     /// Added to each row; none by default.
@@ -57,6 +68,7 @@ impl<'a, T: Real> Matmul<'a, T> {
     pub fn new(left: View<'a, T>, right: View<'a, T>) -> Self {
         Self {
             left,
+            turn_left: false,
             right,
             bias: None,
             isa: Isa::best(),
@@ -76,34 +88,109 @@ impl<'a, T: Real> Matmul<'a, T> {
 ///
 /// As [`Matmul`]'s.
 pub fn matmul<T: Real>(problem: &Matmul<T>, out: &mut [T]) -> Result<(), Error> {
-    let Matmul {
-        left,
-        right,
-        bias,
-        isa,
-    } = problem;
-    let [.., rows, depth] = left.shape();
-    let [.., columns] = right.shape();
-    let axes = |row, column| ["batch", "heads", row, column];
-    let [at_left, at_right] = [axes("rows", "depth"), axes("depth", "columns")];
-    check_axes("left", at_left, left.shape(), [1, 1, rows, depth])?;
-    check_axes("right", at_right, right.shape(), [1, 1, depth, columns])?;
-    if let Some(bias) = bias {
-        check_len("bias", bias.len(), columns)?;
-    }
-    check_len("out", out.len(), rows.saturating_mul(columns))?;
-    if !isa.is_available() {
-        return Err(Error::Isa(*isa));
-    }
-    T::product(&Product {
-        isa: *isa,
-        rows,
-        depth,
-        columns,
-        left: Source::new(left),
-        right: Source::new(right),
-        bias: *bias,
-        out: Shared::new(out),
-    });
+    let sizes = Sizes::of(problem)?;
+    check_len("out", out.len(), sizes.out())?;
+    run(problem, sizes, Shared::new(out), false);
     Ok(())
+}
+
+/// [`matmul`] into a vector of its own.
+///
+/// Large results are ready sooner than in a vector that was made of zeros: their memory comes from the system page by
+/// page, here for each thread what it computes.
+///
+/// # Errors
+///
+/// As [`matmul`].
+///
+/// # Panics
+///
+/// If there is no room for the result, as [`Vec::with_capacity`].
+///
+/// # Example
+///
+/// ```
+/// use kernels::{Matmul, View};
+///
+/// let left = View::contiguous(&[1.0_f64, 2.0], [1, 1, 1, 2])?;
+/// let right = View::contiguous(&[3.0, 4.0, 5.0, 6.0], [1, 1, 2, 2])?;
+/// assert_eq!(kernels::matmul_vec(&Matmul::new(left, right))?, [13.0, 16.0]);
+/// # Ok::<(), kernels::Error>(())
+/// ```
+pub fn matmul_vec<T: Real>(problem: &Matmul<T>) -> Result<Vec<T>, Error> {
+    let sizes = Sizes::of(problem)?;
+    let len = sizes.out();
+    let mut out = Vec::with_capacity(len);
+    run(
+        problem,
+        sizes,
+        Shared::unwritten(&mut out.spare_capacity_mut()[..len]),
+        true,
+    );
+    // SAFETY: each element is in the block of a task, which has cleared it first.
+    unsafe { out.set_len(len) };
+    Ok(out)
+}
+
+/// Of a product.
+struct Sizes {
+    rows: usize,
+    depth: usize,
+    columns: usize,
+}
+
+impl Sizes {
+    /// An error if a problem's shapes do not fit together, or its instructions are missing.
+    fn of<T: Real>(problem: &Matmul<T>) -> Result<Self, Error> {
+        let names = |row, column| ["batch", "heads", row, column];
+        let [batch, heads, length, width] = problem.left.shape();
+        let joined = batch.saturating_mul(length);
+        let (axes, rows, depth) = match problem.turn_left {
+            false => (names("length", "depth"), joined, width),
+            true => (names("length", "rows"), width, joined),
+        };
+        check_axes(
+            "left",
+            axes,
+            [batch, heads, length, width],
+            [batch, 1, length, width],
+        )?;
+        let [batch, heads, length, columns] = problem.right.shape();
+        check_axes(
+            "right",
+            names("depth", "columns"),
+            [1, heads, batch.saturating_mul(length), columns],
+            [1, 1, depth, columns],
+        )?;
+        if let Some(bias) = problem.bias {
+            check_len("bias", bias.len(), columns)?;
+        }
+        match problem.isa.is_available() {
+            true => Ok(Self {
+                rows,
+                depth,
+                columns,
+            }),
+            false => Err(Error::Isa(problem.isa)),
+        }
+    }
+
+    /// Entries of the result.
+    fn out(&self) -> usize {
+        self.rows.saturating_mul(self.columns)
+    }
+}
+
+fn run<T: Real>(problem: &Matmul<T>, sizes: Sizes, out: Shared<T>, unwritten: bool) {
+    T::product(&Product {
+        isa: problem.isa,
+        rows: sizes.rows,
+        depth: sizes.depth,
+        columns: sizes.columns,
+        left: Factor::new(&problem.left, problem.turn_left),
+        right: Factor::new(&problem.right, false),
+        bias: problem.bias,
+        out,
+        unwritten,
+    });
 }

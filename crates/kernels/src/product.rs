@@ -3,8 +3,8 @@
 //! Goto and van de Geijn, *Anatomy of high-performance matrix multiplication*,
 //! <https://doi.org/10.1145/1356052.1356053>.
 
-use crate::erased::{Shared, Source};
-use crate::factors::{Left, pack_right};
+use crate::erased::Shared;
+use crate::factors::{Factor, Left, pack_right};
 use crate::isa::Isa;
 use crate::micro::{NV, Strips, strips, tile, width};
 use crate::parallel::{self, Tasks};
@@ -23,6 +23,9 @@ const STEPS: usize = 256;
 /// 1 MiB; in f64 it has half the columns.
 const ROWS: usize = 192;
 const COLUMNS: usize = 512;
+
+/// Bytes of the right matrix that a thread keeps packed for all its blocks of the same columns.
+const KEPT: usize = 1 << 20;
 
 /// Floating point operations of a task that is not divided further: some 50 microseconds of one core. Fewer rows than
 /// [`FEW`] count as so many, as they wait for the right matrix.
@@ -47,10 +50,12 @@ pub struct Product<'a, A: Real> {
     pub(crate) rows: usize,
     pub(crate) depth: usize,
     pub(crate) columns: usize,
-    pub(crate) left: Source<'a, A>,
-    pub(crate) right: Source<'a, A>,
+    pub(crate) left: Factor<'a, A>,
+    pub(crate) right: Factor<'a, A>,
     pub(crate) bias: Option<&'a [A]>,
     pub(crate) out: Shared<'a, A>,
+    /// Whether the memory of `out` is new.
+    pub(crate) unwritten: bool,
 }
 
 /// A part of the result.
@@ -80,29 +85,52 @@ pub(crate) fn run<A: Real>(product: &Product<'_, A>) {
 }
 
 impl<A: Real> Product<'_, A> {
+    fn clear(&self, block: Block) {
+        for row in block.row..block.row + block.rows {
+            // SAFETY: each task has a block of its own.
+            unsafe {
+                self.out
+                    .clear(row * self.columns + block.column, block.columns);
+            }
+        }
+    }
+
     fn flops(&self, rows: usize, columns: usize) -> f64 {
         2.0 * rows.max(FEW) as f64 * columns as f64 * self.depth as f64
+    }
+
+    /// Whether all steps of so many columns are packed only once a thread. Blocks of few rows are then as good as large
+    /// ones, and share the work more evenly.
+    fn keeps(&self, columns: usize) -> bool {
+        let many = self.rows >= self.depth.max(ROWS);
+        many && columns.saturating_mul(self.depth * size_of::<A>()) <= KEPT
     }
 
     /// Rows and columns of a block: even parts, and if they are worth it some for each thread.
     fn block(&self) -> [usize; 2] {
         let all = self.flops(self.rows, self.columns);
-        let wanted = match parallel::worth(all) {
-            1 => 1,
-            threads => (3 * threads).min((all / TASK) as usize),
-        };
+        let threads = parallel::worth(all);
         let mut down = self.rows.div_ceil(ROWS);
         let mut across = self
             .columns
             .div_ceil(COLUMNS * size_of::<f32>() / size_of::<A>());
+        let kept = self.keeps(self.columns.div_ceil(across));
+        let parts = if kept { 8 } else { 3 };
+        let wanted = match threads {
+            1 => 1,
+            threads => (parts * threads).min((all / TASK) as usize),
+        };
         loop {
             // Whole tiles and panels.
             let rows = self.rows.div_ceil(down).next_multiple_of(6);
             let columns = self.columns.div_ceil(across).next_multiple_of(32);
-            if down * across >= wanted || (rows <= FEWEST_ROWS && columns <= FEWEST_COLUMNS) {
+            let tasks = self.rows.div_ceil(rows) * self.columns.div_ceil(columns);
+            let even = tasks.is_multiple_of(threads) || tasks >= 8 * threads;
+            if (tasks >= wanted && even) || (rows <= FEWEST_ROWS && columns <= FEWEST_COLUMNS) {
                 return [rows.min(self.rows), columns.min(self.columns)];
             }
-            match columns > FEWEST_COLUMNS && (columns > rows || rows <= FEWEST_ROWS) {
+            let wide = columns > rows && !(kept && rows > FEWEST_ROWS);
+            match columns > FEWEST_COLUMNS && (wide || rows <= FEWEST_ROWS) {
                 true => across += 1,
                 false => down += 1,
             }
@@ -131,70 +159,100 @@ impl<A: Real> WithSimd for Worker<'_, '_, A> {
         } = self;
         let most = STEPS.min(PANEL / size_of::<A>() / width::<S, A>());
         let steps = product.depth.min(most);
+        let keeps = product.keeps(columns);
+        let panel = columns.next_multiple_of(width::<S, A>());
         let lens = [
             rows * steps,
-            columns.next_multiple_of(width::<S, A>()) * steps,
+            panel * if keeps { product.depth } else { steps },
             steps,
             columns,
         ];
         let mut scratch = Scratch::new(&lens);
         let [left, right, line, zeros] = scratch.pieces(lens);
-        let across = product.columns.div_ceil(columns);
+        let mut memory = Memory {
+            left,
+            right,
+            line,
+            zeros,
+        };
+        let down = product.rows.div_ceil(rows);
+        let mut kept = None;
         while let Some(run) = tasks.next() {
             for task in run {
-                let (row, column) = (task / across * rows, task % across * columns);
+                let (row, column) = (task % down * rows, task / down * columns);
                 let block = Block {
                     row,
                     rows: rows.min(product.rows - row),
                     column,
                     columns: columns.min(product.columns - column),
                 };
+                if product.unwritten {
+                    product.clear(block);
+                }
+                let packed = kept == Some(column);
+                let mut whole = true;
                 // Once also if there is no step: the result is then the bias.
                 for first in (0..product.depth.max(1)).step_by(most) {
                     let steps = (first, most.min(product.depth - first));
-                    add_steps::<S, A>(product, block, steps, left, right, line, zeros);
+                    let right = if keeps { panel * first } else { 0 };
+                    whole &= add_steps::<S, A>(product, block, steps, &mut memory, right, packed);
                 }
+                kept = (keeps && whole).then_some(column);
             }
         }
     }
 }
 
+/// A worker's memory.
+struct Memory<'s, A> {
+    /// Some rows of the left matrix.
+    left: &'s mut [A],
+    /// Panels of the right one.
+    right: &'s mut [A],
+    line: &'s mut [A],
+    zeros: &'s [A],
+}
+
 /// Adds the products of some steps to a block of the result; overwrites it if they are the first.
+///
+/// The panels of the right matrix are from `start` on in memory: already, if it is `packed`. Whether they are when this
+/// returns is its result.
 #[inline(always)]
 fn add_steps<S: Simd, A: Real>(
     product: &Product<'_, A>,
     block: Block,
     (first, steps): (usize, usize),
-    left: &mut [A],
-    right: &mut [A],
-    line: &mut [A],
-    zeros: &[A],
-) {
+    memory: &mut Memory<'_, A>,
+    start: usize,
+    packed: bool,
+) -> bool {
     let width = width::<S, A>();
     let bias = match product.bias {
         Some(bias) => &bias[block.column..],
-        None => zeros,
+        None => memory.zeros,
     };
-    let left = Left::pack(&product.left, (block.row, block.rows), (first, steps), left);
+    let right = &mut memory.right[start..];
+    let rows = (block.row, block.rows);
+    let left = Left::pack(&product.left, rows, (first, steps), memory.left);
     let Block {
         column, columns, ..
     } = block;
-    let direct = match block.rows <= FEW && !left.by_steps {
-        true => {
-            let all = product.right.columns(column, columns);
-            all.direct(0, 0, first, steps)
-        }
+    let few = block.rows <= FEW && !left.by_steps && !packed;
+    let direct = match few {
+        true => product.right.direct((first, steps), (column, columns)),
         false => None,
     };
     // Whole panels where they lie.
     let whole = direct.map_or(0, |_| columns - columns % width);
-    pack_right::<S, A>(
-        &product.right,
-        (first, steps),
-        (column + whole, columns - whole),
-        right,
-        line,
-    );
+    if !packed {
+        pack_right::<S, A>(
+            &product.right,
+            (first, steps),
+            (column + whole, columns - whole),
+            right,
+            memory.line,
+        );
+    }
     let panel = |at: usize, width: usize| {
         let (right, pitch) = match direct {
             Some(lines) if at < whole => (&lines.data[at..], Some(lines.pitch)),
@@ -229,6 +287,7 @@ fn add_steps<S: Simd, A: Real>(
     for at in (at..columns).step_by(width) {
         strips(block.rows, false, &mut panel(at, width));
     }
+    whole == 0
 }
 
 /// The rows of a block times a panel of the right matrix.

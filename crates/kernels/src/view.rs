@@ -83,6 +83,25 @@ impl<'a, T> View<'a, T> {
     }
 }
 
+impl<'a, T> View<'a, T> {
+    /// The rows of all batches of `[batch, 1, rows, columns]` as one matrix, if they lie evenly.
+    pub(crate) fn joined(&self) -> Option<Self> {
+        let [batch, _, rows, columns] = self.layout.shape;
+        let [sample, _, row, element] = self.layout.strides;
+        let pitch = match rows {
+            1 => sample,
+            _ if batch == 1 || sample == row.saturating_mul(rows as isize) => row,
+            _ => return None,
+        };
+        let layout = Layout {
+            shape: [1, 1, batch.saturating_mul(rows), columns],
+            strides: [0, 0, pitch, element],
+            offset: self.layout.offset,
+        };
+        Some(Self { layout, ..*self })
+    }
+}
+
 impl<T: Copy> View<'_, T> {
     /// The element at `index`.
     ///

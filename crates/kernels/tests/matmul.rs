@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Number, Random, cast, widen};
-use kernels::{Error, Isa, Matmul, Real, View, matmul};
+use kernels::{Error, Isa, Matmul, Real, View, matmul, matmul_vec};
 
 /// How a matrix of a given shape lies in memory.
 #[derive(Debug, Clone, Copy)]
@@ -100,6 +100,13 @@ impl<T: Real + Number> Pair<T> {
         problem.isa = isa;
         let mut out = vec![<T as Number>::from_f64(f64::NAN); rows * columns];
         matmul(&problem, &mut out).unwrap();
+        let bits = |numbers: &[T]| {
+            widen(numbers)
+                .into_iter()
+                .map(f64::to_bits)
+                .collect::<Vec<_>>()
+        };
+        assert!(bits(&matmul_vec(&problem).unwrap()) == bits(&out));
         out
     }
 
@@ -125,7 +132,7 @@ impl<T: Real + Number> Pair<T> {
 }
 
 /// Rows, depth and columns: about the sizes of tiles, panels, blocks and steps.
-const SHAPES: [[usize; 3]; 12] = [
+const SHAPES: [[usize; 3]; 14] = [
     [1, 1, 1],
     [1, 300, 517],
     [3, 7, 131],
@@ -138,6 +145,9 @@ const SHAPES: [[usize; 3]; 12] = [
     [97, 31, 139],
     [199, 41, 23],
     [211, 263, 521],
+    // The right matrix stays packed for one block of rows after another: over several panels, and two blocks of columns.
+    [523, 263, 7],
+    [293, 17, 521],
 ];
 
 fn equals_the_plain_loop<T: Real + Number>(bound: f64) {
@@ -162,6 +172,85 @@ fn equals_the_plain_loop<T: Real + Number>(bound: f64) {
 fn products_equal_those_of_a_plain_loop_on_every_instruction_set_however_matrices_lie() {
     equals_the_plain_loop::<f32>(5e-7);
     equals_the_plain_loop::<f64>(1e-15);
+}
+
+/// Random samples `[batch, 1, length, width]` with NaN between them, and the same ones with nothing between.
+struct Samples {
+    memory: Vec<f32>,
+    shape: [usize; 4],
+    strides: [isize; 4],
+    together: Vec<f32>,
+}
+
+impl Samples {
+    fn new([batch, length, width]: [usize; 3], element: usize, random: &mut Random) -> Self {
+        let row = width * element + 3;
+        let sample = (length + 2) * row;
+        let mut samples = Self {
+            memory: vec![f32::NAN; batch * sample],
+            shape: [batch, 1, length, width],
+            strides: [sample as isize, 0, row as isize, element as isize],
+            together: cast(&random.normals(batch * length * width)),
+        };
+        for (at, &x) in samples.together.iter().enumerate() {
+            let (line, column) = (at / width, at % width);
+            let start = line / length * sample + line % length * row;
+            samples.memory[start + column * element] = x;
+        }
+        samples
+    }
+
+    fn apart(&self) -> View<'_, f32> {
+        View::new(&self.memory, self.shape, self.strides, 0).unwrap()
+    }
+
+    fn together(&self) -> View<'_, f32> {
+        View::contiguous(&self.together, self.shape).unwrap()
+    }
+}
+
+#[test]
+fn samples_with_gaps_between_them_are_read_as_one_matrix() {
+    let mut random = Random(5);
+    for [batch, length, width, other] in [[2, 3, 5, 7], [41, 17, 67, 31], [3, 127, 13, 211]] {
+        for element in [1, 2] {
+            let left = Samples::new([batch, length, width], element, &mut random);
+            let right = Samples::new([batch, length, other], element, &mut random);
+            let weight = cast(&random.normals(width * other));
+            let weight = View::contiguous(&weight, [1, 1, width, other]).unwrap();
+            for isa in Isa::available() {
+                let multiply = |left: View<f32>, right, turn_left| {
+                    let mut problem = Matmul::new(left, right);
+                    (problem.turn_left, problem.isa) = (turn_left, isa);
+                    let [batch, _, length, columns] = left.shape();
+                    let rows = if turn_left { columns } else { batch * length };
+                    let mut out = vec![f32::NAN; rows * other];
+                    matmul(&problem, &mut out).unwrap();
+                    out
+                };
+                assert!(
+                    multiply(left.apart(), weight, false)
+                        == multiply(left.together(), weight, false),
+                    "{batch} x {length} x {width}, {isa:?}"
+                );
+                let gradient = multiply(left.together(), right.together(), true);
+                for (left, right) in [
+                    (left.apart(), right.apart()),
+                    (left.apart(), right.together()),
+                    (left.together(), right.apart()),
+                ] {
+                    assert!(
+                        multiply(left, right, true) == gradient,
+                        "gradient, {batch} x {length} x {width}, {isa:?}"
+                    );
+                }
+                // Turned by strides, it is the same.
+                let (shape, strides) = ([1, 1, width, batch * length], [0, 0, 1, width as isize]);
+                let turned = View::new(&left.together, shape, strides, 0).unwrap();
+                assert!(multiply(turned, right.together(), false) == gradient);
+            }
+        }
+    }
 }
 
 #[test]
@@ -277,8 +366,16 @@ fn shapes_that_do_not_fit_are_named() {
         "right must have size 3 along depth, but has 4"
     );
     assert_eq!(
+        message([1, 3, 2, 3], [1, 1, 3, 5], None, 10),
+        "left must have size 1 along heads, but has 3"
+    );
+    assert_eq!(
         message([2, 1, 2, 3], [1, 1, 3, 5], None, 10),
-        "left must have size 1 along batch, but has 2"
+        "out must have length 20, but has 10"
+    );
+    assert_eq!(
+        message([1, 1, 2, 3], [2, 1, 2, 5], None, 10),
+        "right must have size 3 along depth, but has 4"
     );
     assert_eq!(
         message([1, 1, 2, 3], [1, 2, 3, 4], None, 10),

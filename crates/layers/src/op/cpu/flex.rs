@@ -163,7 +163,7 @@ fn project<T: Stored + kernels::Real>(
 ) -> FlexTensor {
     let bias = bias.as_ref().map(in_order::<T>);
     tensor(super::project(
-        strided(input),
+        &strided(input),
         &strided(weight),
         bias.as_deref(),
     ))
@@ -174,8 +174,8 @@ fn weight_gradient<T: Stored + kernels::Real>(
     gradient: &FlexTensor,
 ) -> FlexTensor {
     tensor(super::weight_gradient::<T>(
-        strided(input),
-        strided(gradient),
+        &strided(input),
+        &strided(gradient),
     ))
 }
 

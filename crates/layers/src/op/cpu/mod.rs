@@ -9,7 +9,7 @@ use std::borrow::Cow;
 
 use burn::backend::DType;
 use kernels::{
-    Dropout, Element, Gradients, KeyRanges, Matmul, Problem, Real, Saved, View, ViewMut, matmul,
+    Dropout, Element, Gradients, KeyRanges, Matmul, Problem, Real, Saved, View, ViewMut, matmul_vec,
 };
 
 use super::{AttentionOptions, Wanted};
@@ -70,81 +70,45 @@ impl<T: Clone> Strided<'_, T> {
             .expect("a backend's tensor lies inside of its buffer")
     }
 
-    /// The matrix `[.., rows, columns]` with columns for rows.
-    fn turned(mut self) -> Self {
-        self.shape.swap(2, 3);
-        self.strides.swap(2, 3);
-        self
-    }
-
-    /// The rows of all samples of `[1, batch, length, width]` as one matrix: where they lie, or if
-    /// they are not evenly apart in a copy.
-    fn rows(self) -> Self
+    /// The samples of `[1, batch, length, width]` as the kernels count them.
+    fn samples(&self) -> View<'_, T>
     where
         T: Copy,
     {
-        let [_, batch, length, width] = self.shape;
-        let [_, sample, row, element] = self.strides;
-        let shape = [1, 1, batch * length, width];
-        let even = batch == 1 || length == 1 || sample == length as isize * row;
-        if even {
-            let pitch = if length == 1 { sample } else { row };
-            return Self {
-                shape,
-                strides: [0, 0, pitch, element],
-                ..self
-            };
-        }
-        let mut data = Vec::with_capacity(batch * length * width);
-        let starts = (0..batch as isize)
-            .flat_map(|b| (0..length as isize).map(move |l| b * sample + l * row))
-            .map(|start| start + self.offset as isize);
-        for start in starts {
-            match element {
-                1 => data.extend_from_slice(&self.data[start as usize..][..width]),
-                _ => {
-                    let places = (0..width as isize).map(|k| (start + k * element) as usize);
-                    data.extend(places.map(|place| self.data[place]));
-                }
-            }
-        }
-        Self {
-            data: Cow::Owned(data),
-            shape,
-            strides: [0, 0, width as isize, 1],
-            offset: 0,
-        }
+        let [one, batch, length, width] = self.shape;
+        let [none, sample, row, element] = self.strides;
+        let (shape, strides) = ([batch, one, length, width], [sample, none, row, element]);
+        View::new(&self.data, shape, strides, self.offset)
+            .expect("a backend's tensor lies inside of its buffer")
     }
 }
 
 /// `input * weight + bias`, row after row.
 fn project<T: Float + Real>(
-    input: Strided<T>,
+    input: &Strided<T>,
     weight: &Strided<T>,
     bias: Option<&[T]>,
 ) -> (Vec<T>, [usize; 3]) {
     let [_, batch, length, _] = input.shape;
     let d_output = weight.shape[3];
-    let output = product(&input.rows(), weight, bias);
-    (output, [batch, length, d_output])
+    let mut problem = Matmul::new(input.samples(), weight.view());
+    problem.bias = bias;
+    (product(&problem), [batch, length, d_output])
 }
 
 /// The gradient at a projection's weight.
 fn weight_gradient<T: Float + Real>(
-    input: Strided<T>,
-    gradient: Strided<T>,
+    input: &Strided<T>,
+    gradient: &Strided<T>,
 ) -> (Vec<T>, [usize; 2]) {
     let shape = [input.shape[3], gradient.shape[3]];
-    let output = product(&input.rows().turned(), &gradient.rows(), None);
-    (output, shape)
+    let mut problem = Matmul::new(input.samples(), gradient.samples());
+    problem.turn_left = true;
+    (product(&problem), shape)
 }
 
-fn product<T: Float + Real>(left: &Strided<T>, right: &Strided<T>, bias: Option<&[T]>) -> Vec<T> {
-    let mut output = vec![T::default(); left.shape[2] * right.shape[3]];
-    let mut problem = Matmul::new(left.view(), right.view());
-    problem.bias = bias;
-    matmul(&problem, &mut output).expect("the modules check what they pass on");
-    output
+fn product<T: Float + Real>(problem: &Matmul<T>) -> Vec<T> {
+    matmul_vec(problem).expect("the modules check what they pass on")
 }
 
 /// The sizes or strides of four axes, of which the first may be missing.

@@ -183,7 +183,7 @@ fn project<T: Stored + kernels::Real>(
 ) -> NdArrayTensor {
     let bias = bias.as_ref().map(T::standard_order);
     tensor(super::project(
-        strided(input),
+        &strided(input),
         &strided(weight),
         bias.as_deref(),
     ))
@@ -194,8 +194,8 @@ fn weight_gradient<T: Stored + kernels::Real>(
     gradient: &NdArrayTensor,
 ) -> NdArrayTensor {
     tensor(super::weight_gradient::<T>(
-        strided(input),
-        strided(gradient),
+        &strided(input),
+        &strided(gradient),
     ))
 }
 
