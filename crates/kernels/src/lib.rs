@@ -23,7 +23,9 @@
 //!
 //! # Features
 //!
-//! - `rayon` (default): threads of the rayon pool that the caller is in. Without it, one thread.
+//! - `rayon` (default): threads of the rayon pool that the caller is in, or of the global one. Who calls often does so
+//!   from a thread of the pool (`rayon::scope`): one that is not works beside as many as there are cores. Without the
+//!   feature, one thread.
 
 // Loops by index over arrays of constant length are unrolled and kept in registers; iterators over vectors of a type that
 // is not known yet are not always.

@@ -319,17 +319,20 @@ fn has_the_same_bits<T: Real + Number>() {
 #[cfg(feature = "rayon")]
 #[test]
 fn the_number_of_threads_changes_no_bit() {
-    let pair = Pair::<f32>::new([211, 263, 521], [Lie::Rows, Lie::Rows], &mut Random(3));
-    let on = |threads| {
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .build()
-            .unwrap();
-        pool.install(|| pair.all(Isa::best()))
-    };
-    let one = on(1);
-    for threads in [2, 3, 7, 16] {
-        assert!(one == on(threads), "{threads} threads");
+    let mut random = Random(3);
+    for shape in [[211, 263, 521], [523, 263, 67]] {
+        let pair = Pair::<f32>::new(shape, [Lie::Rows, Lie::Rows], &mut random);
+        let on = |threads| {
+            let pool = rayon::ThreadPoolBuilder::new()
+                .num_threads(threads)
+                .build()
+                .unwrap();
+            pool.install(|| pair.all(Isa::best()))
+        };
+        let one = on(1);
+        for threads in [2, 3, 7, 16] {
+            assert!(one == on(threads), "{shape:?}, {threads} threads");
+        }
     }
 }
 

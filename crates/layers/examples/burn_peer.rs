@@ -28,6 +28,12 @@ use layers::{
 const SCORE_BYTES: usize = 256 << 20;
 
 fn main() {
+    // As a training loop would: from a thread of the pool, not from one beside it.
+    rayon::scope(|_| answer());
+}
+
+/// Answers one line after the other.
+fn answer() {
     let ours = match std::env::args().nth(1).as_deref() {
         Some("layers") => true,
         Some("burn") => false,

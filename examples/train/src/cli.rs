@@ -330,10 +330,11 @@ fn run(arguments: &RunArgs) -> Result<(), Error> {
         seed: arguments.seed,
         ..arguments.common.config()
     };
-    match &arguments.resume {
+    // On a thread of the pool that products are spread over: one more would compete for the cores.
+    rayon::scope(|_| match &arguments.resume {
         Some(dir) => resume(arguments, config, dir),
         None => start(arguments, config.check()?),
-    }
+    })
 }
 
 fn start(arguments: &RunArgs, config: RunConfig) -> Result<(), Error> {
