@@ -295,7 +295,7 @@ pub struct Shared<'a, A> {
     life: PhantomData<&'a mut [A]>,
 }
 
-// SAFETY: the memory is reached only through `part`, whose callers take disjoint parts.
+// SAFETY: the memory is reached only through unsafe functions, whose callers take disjoint parts.
 unsafe impl<A: Send> Send for Shared<'_, A> {}
 // SAFETY: as above.
 unsafe impl<A: Send> Sync for Shared<'_, A> {}

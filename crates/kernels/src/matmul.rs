@@ -132,7 +132,7 @@ pub fn matmul_vec<T: Real>(problem: &Matmul<T>) -> Result<Vec<T>, Error> {
     Ok(out)
 }
 
-/// Of a product.
+/// The sizes of a product that has been checked.
 struct Sizes {
     rows: usize,
     depth: usize,
@@ -143,18 +143,14 @@ impl Sizes {
     /// An error if a problem's shapes do not fit together, or its instructions are missing.
     fn of<T: Real>(problem: &Matmul<T>) -> Result<Self, Error> {
         let names = |row, column| ["batch", "heads", row, column];
-        let [batch, heads, length, width] = problem.left.shape();
+        let found = problem.left.shape();
+        let [batch, _, length, width] = found;
         let joined = batch.saturating_mul(length);
         let (axes, rows, depth) = match problem.turn_left {
             false => (names("length", "depth"), joined, width),
             true => (names("length", "rows"), width, joined),
         };
-        check_axes(
-            "left",
-            axes,
-            [batch, heads, length, width],
-            [batch, 1, length, width],
-        )?;
+        check_axes("left", axes, found, [batch, 1, length, width])?;
         let [batch, heads, length, columns] = problem.right.shape();
         check_axes(
             "right",

@@ -24,7 +24,8 @@ const STEPS: usize = 256;
 const ROWS: usize = 192;
 const COLUMNS: usize = 512;
 
-/// Bytes of the right matrix that a thread keeps packed for all its blocks of the same columns.
+/// The most of the right matrix, in bytes without padding, that a thread keeps packed for all its blocks of the same
+/// columns.
 const KEPT: usize = 1 << 20;
 
 /// Floating point operations of a task that is not divided further: some 50 microseconds of one core. Fewer rows than
@@ -109,27 +110,30 @@ impl<A: Real> Product<'_, A> {
     /// Rows and columns of a block: even parts, and if they are worth it some for each thread.
     fn block(&self) -> [usize; 2] {
         let all = self.flops(self.rows, self.columns);
-        let threads = parallel::worth(all);
         let mut down = self.rows.div_ceil(ROWS);
         let mut across = self
             .columns
             .div_ceil(COLUMNS * size_of::<f32>() / size_of::<A>());
-        let kept = self.keeps(self.columns.div_ceil(across));
+        // Whole tiles and panels.
+        let block = |down, across| {
+            [
+                self.rows.div_ceil(down).next_multiple_of(6),
+                self.columns.div_ceil(across).next_multiple_of(32),
+            ]
+        };
+        let kept = self.keeps(block(down, across)[1]);
         let parts = if kept { 8 } else { 3 };
-        let wanted = match threads {
+        let wanted = match parallel::worth(all) {
             1 => 1,
             threads => (parts * threads).min((all / TASK) as usize),
         };
         loop {
-            // Whole tiles and panels.
-            let rows = self.rows.div_ceil(down).next_multiple_of(6);
-            let columns = self.columns.div_ceil(across).next_multiple_of(32);
+            let [rows, columns] = block(down, across);
             let tasks = self.rows.div_ceil(rows) * self.columns.div_ceil(columns);
-            let even = tasks.is_multiple_of(threads) || tasks >= 8 * threads;
-            if (tasks >= wanted && even) || (rows <= FEWEST_ROWS && columns <= FEWEST_COLUMNS) {
+            if tasks >= wanted || (rows <= FEWEST_ROWS && columns <= FEWEST_COLUMNS) {
                 return [rows.min(self.rows), columns.min(self.columns)];
             }
-            let wide = columns > rows && !(kept && rows > FEWEST_ROWS);
+            let wide = columns > rows && !kept;
             match columns > FEWEST_COLUMNS && (wide || rows <= FEWEST_ROWS) {
                 true => across += 1,
                 false => down += 1,
@@ -190,17 +194,27 @@ impl<A: Real> WithSimd for Worker<'_, '_, A> {
                     product.clear(block);
                 }
                 let packed = kept == Some(column);
-                let mut whole = true;
                 // Once also if there is no step: the result is then the bias.
                 for first in (0..product.depth.max(1)).step_by(most) {
                     let steps = (first, most.min(product.depth - first));
-                    let right = if keeps { panel * first } else { 0 };
-                    whole &= add_steps::<S, A>(product, block, steps, &mut memory, right, packed);
+                    let keep = keeps.then_some(Keep {
+                        start: panel * first,
+                        packed,
+                    });
+                    add_steps::<S, A>(product, block, steps, &mut memory, keep);
                 }
-                kept = (keeps && whole).then_some(column);
+                kept = keeps.then_some(column);
             }
         }
     }
+}
+
+/// The panels of some steps of the right matrix, which are to stay in memory.
+#[derive(Clone, Copy)]
+struct Keep {
+    start: usize,
+    /// Whether they are there already.
+    packed: bool,
 }
 
 /// A worker's memory.
@@ -214,37 +228,32 @@ struct Memory<'s, A> {
 }
 
 /// Adds the products of some steps to a block of the result; overwrites it if they are the first.
-///
-/// The panels of the right matrix are from `start` on in memory: already, if it is `packed`. Whether they are when this
-/// returns is its result.
 #[inline(always)]
 fn add_steps<S: Simd, A: Real>(
     product: &Product<'_, A>,
     block: Block,
     (first, steps): (usize, usize),
     memory: &mut Memory<'_, A>,
-    start: usize,
-    packed: bool,
-) -> bool {
+    keep: Option<Keep>,
+) {
     let width = width::<S, A>();
     let bias = match product.bias {
         Some(bias) => &bias[block.column..],
         None => memory.zeros,
     };
-    let right = &mut memory.right[start..];
+    let right = &mut memory.right[keep.map_or(0, |keep| keep.start)..];
     let rows = (block.row, block.rows);
     let left = Left::pack(&product.left, rows, (first, steps), memory.left);
     let Block {
         column, columns, ..
     } = block;
-    let few = block.rows <= FEW && !left.by_steps && !packed;
-    let direct = match few {
+    let direct = match block.rows <= FEW && !left.by_steps && keep.is_none() {
         true => product.right.direct((first, steps), (column, columns)),
         false => None,
     };
     // Whole panels where they lie.
     let whole = direct.map_or(0, |_| columns - columns % width);
-    if !packed {
+    if !keep.is_some_and(|keep| keep.packed) {
         pack_right::<S, A>(
             &product.right,
             (first, steps),
@@ -287,7 +296,6 @@ fn add_steps<S: Simd, A: Real>(
     for at in (at..columns).step_by(width) {
         strips(block.rows, false, &mut panel(at, width));
     }
-    whole == 0
 }
 
 /// The rows of a block times a panel of the right matrix.
@@ -372,7 +380,8 @@ impl<S: Simd, A: Real> Panel<'_, '_, S, A> {
     #[inline(always)]
     #[allow(clippy::mut_from_ref)]
     fn to(&self, row: usize) -> &mut [A] {
-        // SAFETY: each task has a block of its own, and takes one row of it at a time.
+        // SAFETY: each task has a block of its own, which it has cleared if it was unwritten, and takes one row of it at
+        // a time.
         unsafe { self.out.part(self.start + row * self.across, self.columns) }
     }
 }

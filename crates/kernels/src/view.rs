@@ -81,15 +81,13 @@ impl<'a, T> View<'a, T> {
     pub fn strides(&self) -> [isize; 4] {
         self.layout.strides
     }
-}
 
-impl<'a, T> View<'a, T> {
     /// The rows of all batches of `[batch, 1, rows, columns]` as one matrix, if they lie evenly.
     pub(crate) fn joined(&self) -> Option<Self> {
         let [batch, _, rows, columns] = self.layout.shape;
         let [sample, _, row, element] = self.layout.strides;
         let pitch = match rows {
-            1 => sample,
+            0 | 1 => sample,
             _ if batch == 1 || sample == row.saturating_mul(rows as isize) => row,
             _ => return None,
         };
