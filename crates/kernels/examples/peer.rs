@@ -20,6 +20,12 @@ use std::io::{BufRead, Write};
 use std::time::Instant;
 
 fn main() {
+    // From a thread of the pool, as the crate advises who calls often.
+    rayon::scope(|_| answer());
+}
+
+/// Answers one line after the other.
+fn answer() {
     let mut out = std::io::stdout();
     for line in std::io::stdin().lock().lines() {
         let line = line.expect("standard input");
