@@ -66,8 +66,7 @@ impl<T: Clone> Strided<'_, T> {
     where
         T: Copy,
     {
-        View::new(&self.data, self.shape, self.strides, self.offset)
-            .expect("a backend's tensor lies inside of its buffer")
+        self.ordered([0, 1, 2, 3])
     }
 
     /// The samples of `[1, batch, length, width]` as the kernels count them.
@@ -75,9 +74,18 @@ impl<T: Clone> Strided<'_, T> {
     where
         T: Copy,
     {
-        let [one, batch, length, width] = self.shape;
-        let [none, sample, row, element] = self.strides;
-        let (shape, strides) = ([batch, one, length, width], [sample, none, row, element]);
+        self.ordered([1, 0, 2, 3])
+    }
+
+    /// With the axes in another order.
+    fn ordered(&self, axes: [usize; 4]) -> View<'_, T>
+    where
+        T: Copy,
+    {
+        let (shape, strides) = (
+            axes.map(|axis| self.shape[axis]),
+            axes.map(|axis| self.strides[axis]),
+        );
         View::new(&self.data, shape, strides, self.offset)
             .expect("a backend's tensor lies inside of its buffer")
     }
