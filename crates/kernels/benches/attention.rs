@@ -166,6 +166,7 @@ impl Buffers {
         let saved = Saved {
             out: View::contiguous(&self.out, self.query_shape).expect("out"),
             lse: &self.lse,
+            kept: None,
             grad_out: View::contiguous(&self.inputs[3], self.query_shape).expect("grad_out"),
             grad_lse: None,
         };

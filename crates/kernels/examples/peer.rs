@@ -14,7 +14,10 @@
 //! boolean mask). `cpu-time` counts what the calling thread spent on a processor (Linux): with `RAYON_NUM_THREADS=1` it
 //! makes sense of a busy machine. `limit` runs independent multiply-adds on all threads and answers with GFLOP/s.
 
-use kernels::{Gradients, Isa, KeyRanges, Problem, Saved, View, ViewMut, backward, forward};
+use kernels::{
+    Gradients, Isa, KeptWeights, KeyRanges, Problem, Saved, View, ViewMut, backward, forward,
+    forward_keeping,
+};
 use macerator::{Arch, Scalar, Simd, VMulAdd, Vector, WithSimd};
 use std::io::{BufRead, Write};
 use std::time::Instant;
@@ -137,6 +140,7 @@ impl Timing {
             .as_ref()
             .map(|blocked| View::contiguous(blocked, [batch, 1, 1, keys]).expect("blocked"));
         let (mut out, mut lse) = (vec![0.0; len(result)], vec![0.0; batch * heads * queries]);
+        let mut kept = KeptWeights::default();
         let (mut dq, mut dk, mut dv) = (
             vec![0.0; len(query)],
             vec![0.0; len(key)],
@@ -146,13 +150,14 @@ impl Timing {
             .map(|_| {
                 let start = clock();
                 let view = ViewMut::contiguous(&mut out, result).expect("out");
-                forward(&problem, view, &mut lse).expect("forward");
                 if self.both {
+                    forward_keeping(&problem, view, &mut lse, &mut kept).expect("forward");
                     backward(
                         &problem,
                         &Saved {
                             out: View::contiguous(&out, result).expect("out"),
                             lse: &lse,
+                            kept: Some(&kept),
                             grad_out: View::contiguous(&grad_out, result).expect("grad_out"),
                             grad_lse: None,
                         },
@@ -164,6 +169,8 @@ impl Timing {
                         },
                     )
                     .expect("backward");
+                } else {
+                    forward(&problem, view, &mut lse).expect("forward");
                 }
                 clock() - start
             })

@@ -18,14 +18,14 @@ use crate::real::{Real, call, lanes};
 use crate::scores::{Place, Seen, scratch_len};
 use crate::scratch::Scratch;
 use crate::turns::{TEAM, Task, Turn, Turns, Watch};
-use crate::{Element, Error, Gradients, Problem, Saved, bias, sink};
+use crate::{Element, Error, Gradients, KeptWeights, Problem, Saved, bias, sink};
 use macerator::{Simd, WithSimd};
 use std::marker::PhantomData;
 
 /// Gradients of attention: at queries, keys, values, bias and sink, those that are wanted.
 ///
 /// The problem must be the one that [`forward`](crate::forward) ran, dropout's seed included: weights are computed
-/// again, not stored.
+/// again, unless they were [kept](KeptWeights).
 ///
 /// # Shapes
 ///
@@ -58,6 +58,7 @@ use std::marker::PhantomData;
 ///     &Saved {
 ///         out: View::contiguous(&out, [1, 1, 1, 1])?,
 ///         lse: &lse,
+///         kept: None,
 ///         grad_out: View::contiguous(&[1.0], [1, 1, 1, 1])?,
 ///         grad_lse: None,
 ///     },
@@ -101,9 +102,13 @@ pub fn backward<T: Element>(
         let expected = problem.sink.map_or(0, <[_]>::len);
         check_len("grads.sink", sink.len(), expected)?;
     }
+    if let Some(kept) = saved.kept {
+        kept.check(&ctx)?;
+    }
     let incoming = Incoming {
         out: Source::new(&saved.out),
         lse: saved.lse,
+        kept: saved.kept,
         grad_out: Source::new(&saved.grad_out),
         grad_lse: saved.grad_lse,
     };
@@ -123,6 +128,7 @@ pub fn backward<T: Element>(
 pub struct Incoming<'a, A: Real> {
     pub(crate) out: Source<'a, A>,
     pub(crate) lse: &'a [A],
+    pub(crate) kept: Option<&'a KeptWeights<A>>,
     pub(crate) grad_out: Source<'a, A>,
     pub(crate) grad_lse: Option<&'a [A]>,
 }
@@ -150,7 +156,7 @@ pub(crate) fn run<A: Real>(ctx: &Context<'_, A>, saved: &Incoming<'_, A>, wanted
         return;
     }
     let turns = Turns::new(ctx);
-    let lanes = ctx.isa.dispatch(Lanes::<A>(PhantomData));
+    let lanes = ctx.lanes();
     let (mut key_memory, mut value_memory) = (Vec::new(), Vec::new());
     let shares = Shares {
         query: wanted.query,
@@ -175,18 +181,6 @@ pub(crate) fn run<A: Real>(ctx: &Context<'_, A>, saved: &Incoming<'_, A>, wanted
     });
     for held in [shares.key, shares.value].into_iter().flatten() {
         held.finish();
-    }
-}
-
-/// Vector length of an arithmetic type.
-struct Lanes<A>(PhantomData<A>);
-
-impl<A: Real> WithSimd for Lanes<A> {
-    type Output = usize;
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self) -> usize {
-        lanes::<S, A>()
     }
 }
 
@@ -242,15 +236,15 @@ impl<A: Real> WithSimd for Worker<'_, '_, A> {
         } = self;
         let sizes = &ctx.sizes;
         let lanes = lanes::<S, A>();
-        let slopes = if ctx.softcap.is_some() { KEYS * ROW } else { 0 };
-        let rows = turns.team * BLOCK;
+        let tile = ctx.visit_keys() * ROW;
+        let rows = turns.team * ctx.block_rows(width::<S, A>());
         let lens = [
-            KEYS * ROW,
-            KEYS * ROW,
-            slopes,
-            scratch_len::<S, A>(),
-            KEYS * sizes.d_k,
-            KEYS * sizes.d_v,
+            tile,
+            tile,
+            if ctx.softcap.is_some() { tile } else { 0 },
+            scratch_len::<S, A>(ctx),
+            ctx.visit_keys() * sizes.d_k,
+            ctx.visit_keys() * sizes.d_v,
             2 * sizes.d_k.max(sizes.d_v),
             rows * sizes.d_k,
             rows * sizes.d_v,
@@ -333,20 +327,20 @@ fn visit<S: Simd, A: Real>(
         }
     }
 
-    if shares.query.is_some() {
-        memory.grad_query[..blocks.len() * BLOCK * d_k].fill(A::ZERO);
-    }
+    let width = width::<S, A>();
+    let block_rows = ctx.block_rows(width);
+    let mut fresh = [[true; MAX_TILES]; TEAM];
     let lines = &mut *memory.lines;
     let mut pieces = [
-        (&mut *memory.query, BLOCK * d_k),
-        (&mut *memory.grad, BLOCK * d_v),
+        (&mut *memory.query, block_rows * d_k),
+        (&mut *memory.grad, block_rows * d_v),
         (
             &mut *memory.query_rows,
-            BLOCK * d_k.next_multiple_of(lanes::<S, A>()),
+            block_rows * d_k.next_multiple_of(lanes::<S, A>()),
         ),
         (
             &mut *memory.grad_rows,
-            BLOCK * d_v.next_multiple_of(lanes::<S, A>()),
+            block_rows * d_v.next_multiple_of(lanes::<S, A>()),
         ),
     ];
     let mut members: [Option<Member<'_, A>>; TEAM] = [const { None }; TEAM];
@@ -367,6 +361,7 @@ fn visit<S: Simd, A: Real>(
             at,
             factor: A::from_f64(ctx.gradient_factor()),
             through_cap: true,
+            kept: saved.kept,
             memory: PrepareMemory {
                 query,
                 grad,
@@ -406,7 +401,8 @@ fn visit<S: Simd, A: Real>(
             let grad_query = shares
                 .query
                 .is_some()
-                .then(|| &mut memory.grad_query[index * BLOCK * d_k..(index + 1) * BLOCK * d_k]);
+                .then(|| &mut memory.grad_query[index * block_rows * d_k..][..block_rows * d_k])
+                .map(|sums| (sums, &mut fresh[index]));
             meet::<S, A>(
                 ctx,
                 member,
@@ -433,7 +429,12 @@ fn visit<S: Simd, A: Real>(
     if let Some(target) = &shares.query {
         let ones = [A::ONE; BLOCK];
         for (index, block) in blocks.iter().enumerate() {
-            let packed = &memory.grad_query[index * BLOCK * d_k..];
+            let packed = &mut memory.grad_query[index * block_rows * d_k..];
+            for tile in 0..block.tiles {
+                if fresh[index][tile] {
+                    packed[tile * d_k * width..(tile + 1) * d_k * width].fill(A::ZERO);
+                }
+            }
             // SAFETY: each block of queries belongs to one task.
             unsafe {
                 lanes_to_rows::<S, A>(target, (batch, head), block, d_k, &ones, packed, lines);
@@ -442,7 +443,8 @@ fn visit<S: Simd, A: Real>(
     }
 }
 
-/// A block of queries meets a block of keys: adds to the gradients of both, to those of the keys in its turn.
+/// A block of queries meets a block of keys: adds to the gradients of both, to those of the keys in its turn. The gradient
+/// at the queries comes with which of its tiles start here.
 #[inline(always)]
 #[allow(clippy::too_many_arguments)]
 fn meet<'s, S: Simd, A: Real>(
@@ -451,7 +453,7 @@ fn meet<'s, S: Simd, A: Real>(
     (batch, head): (usize, usize),
     (from, to): (usize, usize),
     (keys, values): (Rows<'_, A>, Rows<'_, A>),
-    mut grad_query: Option<&mut [A]>,
+    mut grad_query: Option<(&mut [A], &mut [bool; MAX_TILES])>,
     (key_sums, value_sums): (Option<&mut Sums<'s, A>>, Option<&mut Sums<'s, A>>),
     turn: Option<&mut Turn<'_>>,
     memory: &mut TileMemory<'_, A>,
@@ -464,7 +466,7 @@ fn meet<'s, S: Simd, A: Real>(
     for tile in 0..block.tiles {
         let (first, end) = block.visit(tile, from, to);
         let (top, bottom) = (first - from, end - from);
-        let more = ctx.has_extras() || ctx.dropout.is_some();
+        let more = ctx.has_extras() || ctx.dropout.is_some() || member.prepared.kept.is_some();
         let mut seen = false;
         for (first, end) in block.parts(tile, first, end, more) {
             seen |= first < end
@@ -492,7 +494,7 @@ fn meet<'s, S: Simd, A: Real>(
         clear::<S, A>(memory, tile, 0, top);
         clear::<S, A>(memory, tile, bottom, count);
         visits.add(tile, top, bottom);
-        if let Some(grad_query) = &mut grad_query {
+        if let Some((sums, fresh)) = &mut grad_query {
             accumulate::<S, A>(
                 keys.skip(top).data,
                 keys.pitch,
@@ -500,9 +502,10 @@ fn meet<'s, S: Simd, A: Real>(
                 &memory.grads[top * ROW + tile * width..],
                 ROW,
                 bottom - top,
-                &mut grad_query[tile * d_k * width..(tile + 1) * d_k * width],
-                false,
+                &mut sums[tile * d_k * width..(tile + 1) * d_k * width],
+                fresh[tile],
             );
+            fresh[tile] = false;
         }
     }
     let fresh = turn.is_some_and(Turn::take);
@@ -615,9 +618,10 @@ impl<S: Simd, A: Real> Strips for AddProducts<'_, '_, S, A> {
         let (width, lanes) = (width::<S, A>(), lanes::<S, A>());
         let (from, to) = self.visits.tiles(self.block.tiles, row, row + R);
         let (from, to) = (from * width, (to * width).min(self.block.rows));
+        let first = self.first + row;
+        let (from, to) = self.block.seers((from, to), (first, first + R));
         if from >= to {
             if self.fresh {
-                let first = self.first + row;
                 self.sums.clear(first, first + R);
             }
             return;

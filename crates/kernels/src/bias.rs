@@ -88,15 +88,16 @@ impl<A: Real> WithSimd for Worker<'_, '_, A> {
         let width = width::<S, A>();
         let [batches, heads, rows, columns] = parts.shape;
         let (part_rows, part_columns) = (rows.min(BLOCK), columns.min(PART));
+        let (block_rows, visit_keys) = (ctx.block_rows(width), ctx.visit_keys());
         let lens = [
-            BLOCK * sizes.d_k,
-            BLOCK * sizes.d_v,
+            block_rows * sizes.d_k,
+            block_rows * sizes.d_v,
             2 * sizes.d_k.max(sizes.d_v),
-            KEYS * ROW,
-            KEYS * ROW,
-            scratch_len::<S, A>(),
-            KEYS * sizes.d_k,
-            KEYS * sizes.d_v,
+            visit_keys * ROW,
+            visit_keys * ROW,
+            scratch_len::<S, A>(ctx),
+            visit_keys * sizes.d_k,
+            visit_keys * sizes.d_v,
             part_rows * part_columns,
         ];
         let mut scratch = Scratch::new(&lens);
@@ -146,6 +147,7 @@ impl<A: Real> WithSimd for Worker<'_, '_, A> {
                                 at: (batch, head),
                                 factor: A::ONE,
                                 through_cap: false,
+                                kept: None,
                                 memory: PrepareMemory {
                                     query: &mut *query,
                                     grad: &mut *grad,

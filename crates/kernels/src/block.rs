@@ -137,4 +137,21 @@ impl Block {
     pub(crate) fn is_cut(&self, tile: usize, from: usize, to: usize) -> bool {
         from < self.shared[tile].0 || to > self.shared[tile].1
     }
+
+    /// The rows `from..to` without those at both ends that see none of the keys `first..end`.
+    #[inline(always)]
+    pub(crate) fn seers(
+        &self,
+        (mut from, mut to): (usize, usize),
+        (first, end): (usize, usize),
+    ) -> (usize, usize) {
+        let blind = |row: usize| self.first[row] as usize >= end || self.end[row] as usize <= first;
+        while from < to && blind(from) {
+            from += 1;
+        }
+        while from < to && blind(to - 1) {
+            to -= 1;
+        }
+        (from, to)
+    }
 }

@@ -3,8 +3,10 @@
 use crate::dropout::threshold;
 use crate::erased::Source;
 use crate::problem::Sizes;
-use crate::real::Real;
+use crate::real::{Real, lanes};
 use crate::{Dropout, Element, Error, Isa, KeyRanges, Problem, View};
+use macerator::{Simd, WithSimd};
+use std::marker::PhantomData;
 
 /// Query rows that are worked on together: they share each visit to the keys.
 pub(crate) const BLOCK: usize = 64;
@@ -107,6 +109,21 @@ impl<'a, A: Real> Context<'a, A> {
         head / self.sizes.group()
     }
 
+    /// Vector length of the arithmetic type.
+    pub(crate) fn lanes(&self) -> usize {
+        self.isa.dispatch(Lanes::<A>(PhantomData))
+    }
+
+    /// Rows of the longest block of queries, as whole tiles of `width`.
+    pub(crate) fn block_rows(&self, width: usize) -> usize {
+        self.sizes.queries.min(BLOCK).next_multiple_of(width)
+    }
+
+    /// Keys of the longest visit.
+    pub(crate) fn visit_keys(&self) -> usize {
+        self.sizes.keys.min(KEYS)
+    }
+
     pub(crate) fn blocks(&self) -> usize {
         self.sizes.queries.div_ceil(BLOCK)
     }
@@ -116,5 +133,17 @@ impl<'a, A: Real> Context<'a, A> {
         let rows = self.sizes.queries.min(BLOCK);
         let width = (self.sizes.d_k + self.sizes.d_v) as f64 / 2.0;
         2.0 * rows as f64 * self.sizes.keys as f64 * width
+    }
+}
+
+/// Vector length of an arithmetic type.
+struct Lanes<A>(PhantomData<A>);
+
+impl<A: Real> WithSimd for Lanes<A> {
+    type Output = usize;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self) -> usize {
+        lanes::<S, A>()
     }
 }

@@ -458,7 +458,11 @@ fn soften<S: Simd, A: Real>(
     let (sums, state) = result.split_at_mut(sizes.d_v);
     if highest > state[0] {
         let mut factor = [A::ZERO; 64];
-        store(&mut factor, 0, A::exp2::<S>(splat(state[0] - highest)));
+        store(
+            &mut factor,
+            0,
+            A::exp2::<S, 1>([splat(state[0] - highest)])[0],
+        );
         for sum in sums {
             *sum *= factor[0];
         }
@@ -469,7 +473,7 @@ fn soften<S: Simd, A: Real>(
     let shift = splat::<S, A>(state[0]).max(lowest);
     let mut total = splat::<S, A>(A::ZERO);
     for at in (0..scores.len()).step_by(lanes) {
-        let weight = A::exp2::<S>(load::<S, A>(scores, at) - shift);
+        let weight = A::exp2::<S, 1>([load::<S, A>(scores, at) - shift])[0];
         store(scores, at, weight);
         total += weight;
     }

@@ -7,6 +7,7 @@
 use crate::block::{Block, Blocks, MAX_TILES};
 use crate::context::{BLOCK, Context, KEYS};
 use crate::erased::{Shared, Target};
+use crate::kept::KeptTiles;
 use crate::micro::{NV, Take, accumulate, dots, width};
 use crate::pack::{lanes_to_rows, rows_to_lanes};
 use crate::parallel::{self, Tasks};
@@ -14,7 +15,7 @@ use crate::problem::{check_len, check_shape};
 use crate::real::{Real, V, call, lanes, load, mul_add, splat, store};
 use crate::scores::{Adjust, Place, Seen, hashes, keep, scratch_len};
 use crate::scratch::Scratch;
-use crate::{Element, Error, Problem, ViewMut, decode};
+use crate::{Element, Error, KeptWeights, Problem, ViewMut, decode};
 use macerator::{Simd, WithSimd};
 
 /// Attention's output and the logsumexp of each row of scores.
@@ -54,16 +55,55 @@ pub fn forward<T: Element>(
     out: ViewMut<T>,
     lse: &mut [T::Acc],
 ) -> Result<(), Error> {
-    let ctx = Context::new(problem)?;
-    let sizes = ctx.sizes;
-    check_shape("out", out.shape(), sizes.out())?;
-    check_len("lse", lse.len(), sizes.rows())?;
-    T::Acc::forward(&ctx, Target::new(out), Shared::new(lse));
+    let ctx = checked(problem, &out, lse)?;
+    T::Acc::forward(&ctx, Target::new(out), Shared::new(lse), None);
     Ok(())
 }
 
+/// [`forward`], with weights kept for the backward pass where they are few: in `kept`, which says where that is.
+///
+/// Output and logsumexp are those of `forward` bit by bit.
+///
+/// # Errors
+///
+/// As [`forward`].
+///
+/// # Example
+///
+/// That of [`KeptWeights`].
+pub fn forward_keeping<T: Element>(
+    problem: &Problem<T>,
+    out: ViewMut<T>,
+    lse: &mut [T::Acc],
+    kept: &mut KeptWeights<T::Acc>,
+) -> Result<(), Error> {
+    let ctx = checked(problem, &out, lse)?;
+    let tiles = kept.start(&ctx);
+    T::Acc::forward(&ctx, Target::new(out), Shared::new(lse), tiles);
+    // SAFETY: the pass has taken each block's tiles.
+    unsafe { kept.finish(&ctx) };
+    Ok(())
+}
+
+/// A problem and its outputs, checked.
+fn checked<'p, T: Element>(
+    problem: &Problem<'p, T>,
+    out: &ViewMut<T>,
+    lse: &[T::Acc],
+) -> Result<Context<'p, T::Acc>, Error> {
+    let ctx = Context::new(problem)?;
+    check_shape("out", out.shape(), ctx.sizes.out())?;
+    check_len("lse", lse.len(), ctx.sizes.rows())?;
+    Ok(ctx)
+}
+
 /// The forward pass of a checked problem.
-pub(crate) fn run<A: Real>(ctx: &Context<'_, A>, out: Target<'_, A>, lse: Shared<'_, A>) {
+pub(crate) fn run<A: Real>(
+    ctx: &Context<'_, A>,
+    out: Target<'_, A>,
+    lse: Shared<'_, A>,
+    kept: Option<KeptTiles<'_, A>>,
+) {
     if decode::suits(ctx) {
         return decode::run(ctx, out, lse);
     }
@@ -74,6 +114,7 @@ pub(crate) fn run<A: Real>(ctx: &Context<'_, A>, out: Target<'_, A>, lse: Shared
             ctx,
             out,
             lse,
+            kept,
             tasks,
         });
     });
@@ -84,6 +125,7 @@ struct Worker<'a, 'p, A: Real> {
     ctx: &'a Context<'p, A>,
     out: Target<'a, A>,
     lse: Shared<'a, A>,
+    kept: Option<KeptTiles<'a, A>>,
     tasks: &'a Tasks,
 }
 
@@ -94,6 +136,8 @@ struct Memory<'s, A> {
     out: &'s mut [A],
     /// Scores, then weights, of one tile: a row of lanes a key.
     weights: &'s mut [A],
+    /// Weights after dropout.
+    dropped: &'s mut [A],
     extras: &'s mut [A],
     keys: &'s mut [A],
     values: &'s mut [A],
@@ -116,25 +160,42 @@ impl<A: Real> WithSimd for Worker<'_, '_, A> {
             ctx,
             out,
             lse,
+            kept,
             tasks,
         } = self;
         let sizes = &ctx.sizes;
         let width = width::<S, A>();
+        let (rows, keys) = (ctx.block_rows(width), ctx.visit_keys());
         let lens = [
-            BLOCK * sizes.d_k,
-            BLOCK * sizes.d_v,
-            KEYS * width,
-            scratch_len::<S, A>(),
-            KEYS * sizes.d_k,
-            KEYS * sizes.d_v,
+            rows * sizes.d_k,
+            rows * sizes.d_v,
+            keys * width,
+            if ctx.dropout.is_some() {
+                keys * width
+            } else {
+                0
+            },
+            scratch_len::<S, A>(ctx),
+            keys * sizes.d_k,
+            keys * sizes.d_v,
             sizes.d_k.max(sizes.d_v),
         ];
         let mut scratch = Scratch::new(&lens);
-        let [query, packed_out, weights, extras, keys, values, line] = scratch.pieces(lens);
+        let [
+            query,
+            packed_out,
+            weights,
+            dropped,
+            extras,
+            keys,
+            values,
+            line,
+        ] = scratch.pieces(lens);
         let mut memory = Memory {
             query,
             out: packed_out,
             weights,
+            dropped,
             extras,
             keys,
             values,
@@ -148,7 +209,10 @@ impl<A: Real> WithSimd for Worker<'_, '_, A> {
                 let index = blocks - 1 - task % blocks;
                 let (batch, head) = (task / blocks / sizes.heads, task / blocks % sizes.heads);
                 let block = &seen.get(ctx, batch, index, 1, width)[0];
-                let mut running = attend::<S, A>(ctx, block, (batch, head), &mut memory);
+                // SAFETY: each block is one task's.
+                let kept =
+                    kept.map(|kept| unsafe { kept.block(ctx, (batch, head), index, block.tiles) });
+                let mut running = attend::<S, A>(ctx, block, (batch, head), kept, &mut memory);
 
                 let first = (batch * sizes.heads + head) * sizes.queries + block.start;
                 // SAFETY: each task has rows of its own.
@@ -171,12 +235,14 @@ impl<A: Real> WithSimd for Worker<'_, '_, A> {
     }
 }
 
-/// Visits the keys of a block of queries: leaves sums of weighted values in `memory.out`.
+/// Visits the keys of a block of queries: leaves sums of weighted values in `memory.out`, and weights in `kept`, whose
+/// tiles are zero.
 #[inline(always)]
 fn attend<S: Simd, A: Real>(
     ctx: &Context<'_, A>,
     block: &Block,
     (batch, head): (usize, usize),
+    mut kept: Option<&mut [A]>,
     memory: &mut Memory<'_, A>,
 ) -> Running<A> {
     let sizes = &ctx.sizes;
@@ -234,8 +300,18 @@ fn attend<S: Simd, A: Real>(
                 from: first,
                 to: end,
             };
+            // Where weights are kept there is one visit, and they are made where they stay.
+            let size = (sizes.keys + 1) * width;
+            let (weights, factors) = match &mut kept {
+                Some(kept) => {
+                    let tile = &mut kept[tile * size..(tile + 1) * size];
+                    let (weights, factors) = tile.split_at_mut(size - width);
+                    (&mut weights[first * width..end * width], Some(factors))
+                }
+                None => (&mut memory.weights[..rows * width], None),
+            };
             let mut scores = Scores::<S, A> {
-                tile: memory.weights,
+                tile: weights,
                 highest: [splat::<S, A>(-A::INFINITY); NV],
             };
             dots(
@@ -256,42 +332,53 @@ fn attend<S: Simd, A: Real>(
                             ctx,
                             block,
                             place: Place { from, to, ..place },
-                            scores: &mut memory.weights[(from - first) * width..],
+                            scores: &mut weights[(from - first) * width..],
                             pitch: width,
                             slopes: None,
                             scratch: memory.extras,
                         }) == Seen::Something;
                 }
                 if !seen {
+                    if factors.is_some() {
+                        weights.fill(A::ZERO);
+                    }
                     continue;
                 }
-                highest = highest_of::<S, A>(memory.weights, rows);
+                highest = highest_of::<S, A>(weights, rows);
             }
             let out = &mut memory.out[tile * d_v * width..(tile + 1) * d_v * width];
             let old = if fresh[tile] { &mut [] } else { &mut *out };
             let shift = raise::<S, A>(&mut running, tile, highest, old);
             // A function of its own: here there are not enough registers for the constants of the power.
             call::<S, _>(Soften::<S, A> {
-                weights: &mut memory.weights[..rows * width],
+                weights: &mut *weights,
                 shift,
                 sums: &mut running.sum[tile * width..(tile + 1) * width],
             });
+            if let Some(factors) = factors {
+                keep_factors::<S, A>(block, tile, &running, factors);
+            }
             if let Some(dropping) = &ctx.dropout {
+                let dropped = &mut memory.dropped[..rows * width];
                 for row in 0..rows {
                     let factors = keep::<S, A>(dropping, &hashes, tile, first + row);
                     for n in 0..NV {
                         let at = row * width + n * lanes::<S, A>();
-                        let weight = load::<S, A>(memory.weights, at);
-                        store(memory.weights, at, weight * factors[n]);
+                        store(dropped, at, load::<S, A>(weights, at) * factors[n]);
                     }
                 }
             }
+            let weights = if ctx.dropout.is_some() {
+                &*memory.dropped
+            } else {
+                &*weights
+            };
             if d_v > 0 {
                 accumulate::<S, A>(
                     &values.data[(first - from) * values.pitch..],
                     values.pitch,
                     d_v,
-                    memory.weights,
+                    weights,
                     width,
                     rows,
                     out,
@@ -308,6 +395,27 @@ fn attend<S: Simd, A: Real>(
         }
     }
     running
+}
+
+/// Writes what the weights of a tile are to be multiplied by: 1 over the sum of their row, 0 for rows that see nothing.
+#[inline(always)]
+fn keep_factors<S: Simd, A: Real>(
+    block: &Block,
+    tile: usize,
+    running: &Running<A>,
+    factors: &mut [A],
+) {
+    let (width, lanes) = (width::<S, A>(), lanes::<S, A>());
+    let (zero, one) = (splat::<S, A>(A::ZERO), splat::<S, A>(A::ONE));
+    for n in 0..NV {
+        let sum = load::<S, A>(&running.sum, tile * width + n * lanes);
+        store(factors, n * lanes, sum.eq(zero).select(zero, one / sum));
+    }
+    for (factor, row) in factors.iter_mut().zip(tile * width..) {
+        if !block.live.get(row).is_some_and(|&live| live) {
+            *factor = A::ZERO;
+        }
+    }
 }
 
 /// Stores scores and finds the highest of each lane.
@@ -370,7 +478,7 @@ fn raise<S: Simd, A: Real>(
             // Only the rows that need it: what a row gives must not depend on its neighbours by a bit.
             let new = highest[n].gt(shift[n] + slack).select(highest[n], shift[n]);
             // A row that has seen nothing yet: -inf less -inf is no number.
-            factor[n] = A::exp2::<S>(shift[n] - new.max(lowest));
+            factor[n] = A::exp2::<S, 1>([shift[n] - new.max(lowest)])[0];
             store(shifts, n * lanes, new);
             store(sums, n * lanes, load::<S, A>(sums, n * lanes) * factor[n]);
             shift[n] = new;
@@ -402,10 +510,14 @@ impl<S: Simd, A: Real> WithSimd for Soften<'_, S, A> {
         let (width, lanes) = (width::<S, A>(), lanes::<S, A>());
         let mut sums = [splat::<S, A>(A::ZERO); NV];
         for row in self.weights.chunks_exact_mut(width) {
+            let mut powers = [splat::<S, A>(A::ZERO); NV];
             for n in 0..NV {
-                let weight = A::exp2::<S>(load::<S, A>(row, n * lanes) - self.shift[n]);
-                store(row, n * lanes, weight);
-                sums[n] += weight;
+                powers[n] = load::<S, A>(row, n * lanes) - self.shift[n];
+            }
+            let powers = A::exp2::<S, NV>(powers);
+            for n in 0..NV {
+                store(row, n * lanes, powers[n]);
+                sums[n] += powers[n];
             }
         }
         for n in 0..NV {

@@ -2,10 +2,11 @@
 //!
 //! The weights are computed again from the logsumexp, as in Dao, <https://arxiv.org/abs/2307.08691>, section 3.1.2.
 
+use crate::KeptWeights;
 use crate::backward::Incoming;
 use crate::block::Block;
 use crate::context::{BLOCK, Context};
-use crate::erased::Rows;
+use crate::erased::{Rows, Source};
 use crate::micro::{NV, Take, dots, width};
 use crate::pack::rows_to_lanes;
 use crate::real::{Real, V, call, lanes, load, mul_add, splat, store};
@@ -17,8 +18,10 @@ pub(crate) const ROW: usize = BLOCK;
 
 /// What is known of a block of queries before it meets keys.
 pub(crate) struct Prepared<'s, A> {
-    /// Queries as lanes, times the factor that makes products scores in powers of 2.
+    /// Queries as lanes, times the factor that makes products scores in powers of 2; nothing if weights are kept.
     query: &'s [A],
+    /// The block's tiles of weights, if they are kept.
+    pub(crate) kept: Option<&'s [A]>,
     /// Gradients of the output as lanes, times the gradients' factor.
     grad: &'s [A],
     /// Logsumexp in powers of 2, +inf for rows without weights.
@@ -55,6 +58,7 @@ pub(crate) struct Prepare<'a, 's, 'l, 'p, A: Real> {
     pub(crate) at: (usize, usize),
     pub(crate) factor: A,
     pub(crate) through_cap: bool,
+    pub(crate) kept: Option<&'s KeptWeights<A>>,
     pub(crate) memory: PrepareMemory<'s, 'l, A>,
 }
 
@@ -76,19 +80,24 @@ fn prepare<'s, S: Simd, A: Real>(work: Prepare<'_, 's, '_, '_, A>) -> Prepared<'
         at: (batch, head),
         factor,
         through_cap,
+        kept,
         memory,
     } = work;
     let sizes = &ctx.sizes;
     let at = (batch, head);
-    rows_to_lanes::<S, A>(
-        &ctx.query,
-        at,
-        block,
-        sizes.d_k,
-        ctx.query_factor(),
-        memory.query,
-        memory.lines,
-    );
+    let kept = kept
+        .and_then(|kept| kept.block(ctx, width::<S, A>(), at, block.start / BLOCK, block.tiles));
+    if kept.is_none() {
+        rows_to_lanes::<S, A>(
+            &ctx.query,
+            at,
+            block,
+            sizes.d_k,
+            ctx.query_factor(),
+            memory.query,
+            memory.lines,
+        );
+    }
     rows_to_lanes::<S, A>(
         &saved.grad_out,
         at,
@@ -101,16 +110,17 @@ fn prepare<'s, S: Simd, A: Real>(work: Prepare<'_, 's, '_, '_, A>) -> Prepared<'
     let (mut lse, mut delta) = ([A::INFINITY; BLOCK], [A::ZERO; BLOCK]);
     let (out_line, grad_line) = memory.lines.split_at_mut(sizes.d_k.max(sizes.d_v));
     let first = (batch * sizes.heads + head) * sizes.queries + block.start;
+    let (outs, grads) = (
+        saved.out.direct(batch, head, block.start, block.rows),
+        saved.grad_out.direct(batch, head, block.start, block.rows),
+    );
     for row in 0..block.rows {
         let log = saved.lse[first + row];
         if block.live[row] && log != -A::INFINITY {
-            let out = saved
-                .out
-                .rows(batch, head, block.start + row, 1, sizes.d_v, out_line);
-            let grad = saved
-                .grad_out
-                .rows(batch, head, block.start + row, 1, sizes.d_v, grad_line);
-            let mut sum = product::<S, A>(out.data, grad.data);
+            let at = (batch, head, block.start + row);
+            let out = line(outs, row, &saved.out, at, &mut *out_line);
+            let grad = line(grads, row, &saved.grad_out, at, &mut *grad_line);
+            let mut sum = product::<S, A>(out, grad);
             if let Some(grad_lse) = saved.grad_lse {
                 sum = sum - grad_lse[first + row];
             }
@@ -120,11 +130,28 @@ fn prepare<'s, S: Simd, A: Real>(work: Prepare<'_, 's, '_, '_, A>) -> Prepared<'
     }
     Prepared {
         query: memory.query,
+        kept,
         grad: memory.grad,
         lse,
         delta,
         hashes: hashes(ctx, block, batch, head),
         through_cap,
+    }
+}
+
+/// A row: of those that were found to lie in place, or else copied.
+#[inline(always)]
+fn line<'s, A: Real>(
+    in_place: Option<Rows<'s, A>>,
+    row: usize,
+    source: &Source<'s, A>,
+    (batch, head, place): (usize, usize, usize),
+    copy: &'s mut [A],
+) -> &'s [A] {
+    let width = source.shape()[3];
+    match in_place {
+        Some(rows) => &rows.skip(row).data[..width],
+        None => source.rows(batch, head, place, 1, width, copy).data,
     }
 }
 
@@ -194,40 +221,50 @@ fn gradient<S: Simd, A: Real>(work: Gradient<'_, '_, '_, A>) -> Seen {
         delta[n] = load::<S, A>(&prepared.delta, tile * width + n * lanes);
     }
 
-    let plain =
-        !ctx.has_extras() && ctx.dropout.is_none() && !block.is_cut(tile, place.from, place.to);
-    if plain {
-        let mut take = Weights::<S, A> { tile: weights, lse };
-        dots(keys.data, keys.pitch, rows, query, d_k, &mut take);
+    let mut slopes = (ctx.softcap.is_some() && prepared.through_cap).then_some(&mut *memory.slopes);
+    let cut = ctx.has_extras() || block.is_cut(tile, place.from, place.to);
+    if let Some(kept) = prepared.kept {
+        let rows = ctx.sizes.keys + 1;
+        let kept = &kept[tile * rows * width..(tile + 1) * rows * width];
+        if restore::<S, A>(kept, place, weights) == Seen::Nothing {
+            return Seen::Nothing;
+        }
+    } else {
+        dots::<S, A>(
+            keys.data,
+            keys.pitch,
+            rows,
+            query,
+            d_k,
+            &mut Raw { tile: weights },
+        );
+        if cut
+            && call::<S, _>(Adjust {
+                ctx,
+                block,
+                place,
+                scores: weights,
+                pitch: ROW,
+                slopes: slopes.as_deref_mut(),
+                scratch: memory.extras,
+            }) == Seen::Nothing
+        {
+            return Seen::Nothing;
+        }
+        call::<S, _>(Power::<S, A> {
+            tile: &mut weights[..(rows - 1) * ROW + width],
+            lse,
+        });
+    }
+    if ctx.dropout.is_none() && slopes.is_none() {
         let mut take = Grads::<S, A> {
             weights,
             tile: grads,
             delta,
+            cut,
         };
         dots(values.data, values.pitch, rows, grad, d_v, &mut take);
         return Seen::Something;
-    }
-
-    dots::<S, A>(
-        keys.data,
-        keys.pitch,
-        rows,
-        query,
-        d_k,
-        &mut Raw { tile: weights },
-    );
-    let mut slopes = (ctx.softcap.is_some() && prepared.through_cap).then_some(&mut *memory.slopes);
-    let seen = call::<S, _>(Adjust {
-        ctx,
-        block,
-        place,
-        scores: weights,
-        pitch: ROW,
-        slopes: slopes.as_deref_mut(),
-        scratch: memory.extras,
-    });
-    if seen == Seen::Nothing {
-        return seen;
     }
     dots::<S, A>(
         values.data,
@@ -237,7 +274,6 @@ fn gradient<S: Simd, A: Real>(work: Gradient<'_, '_, '_, A>) -> Seen {
         d_v,
         &mut Raw { tile: grads },
     );
-    let zero = splat::<S, A>(A::ZERO);
     for row in 0..rows {
         let factors = ctx
             .dropout
@@ -245,23 +281,53 @@ fn gradient<S: Simd, A: Real>(work: Gradient<'_, '_, '_, A>) -> Seen {
             .map(|dropping| keep::<S, A>(dropping, &prepared.hashes, tile, place.from + row));
         for n in 0..NV {
             let at = row * ROW + n * lanes;
-            let weight = A::exp2::<S>(load::<S, A>(weights, at) - lse[n]);
+            let weight = load::<S, A>(weights, at);
             let mut grad = load::<S, A>(grads, at);
-            let mut kept = weight;
             if let Some(factors) = &factors {
-                kept = weight * factors[n];
+                store(weights, at, weight * factors[n]);
                 grad *= factors[n];
             }
-            // A blocked value may be so large that its product is infinite, and 0 times that is no number.
-            let mut grad = weight.eq(zero).select(zero, weight * (grad - delta[n]));
+            let mut grad = at_score(weight, grad - delta[n]);
             if let Some(slopes) = &slopes {
                 grad *= load::<S, A>(slopes, at);
             }
-            store(weights, at, kept);
             store(grads, at, grad);
         }
     }
     Seen::Something
+}
+
+/// Reads the weights of a tile that were kept. Nothing is seen if all that they are to be multiplied by is 0.
+#[inline(always)]
+fn restore<S: Simd, A: Real>(kept: &[A], place: Place, weights: &mut [A]) -> Seen {
+    let (width, lanes) = (width::<S, A>(), lanes::<S, A>());
+    let (kept, last) = kept.split_at(kept.len() - width);
+    let zero = splat::<S, A>(A::ZERO);
+    let mut factors = [zero; NV];
+    let mut any = false;
+    for n in 0..NV {
+        factors[n] = load::<S, A>(last, n * lanes);
+        any |= !factors[n].eq(zero).all();
+    }
+    if !any {
+        return Seen::Nothing;
+    }
+    let rows = kept[place.from * width..place.to * width].chunks_exact(width);
+    for (row, kept) in rows.enumerate() {
+        for n in 0..NV {
+            let weight = load::<S, A>(kept, n * lanes) * factors[n];
+            store(weights, row * ROW + n * lanes, weight);
+        }
+    }
+    Seen::Something
+}
+
+/// The gradient at a score: its weight times what the gradient at the weight has more than the row's mean.
+#[inline(always)]
+fn at_score<S: Simd, A: Real>(weight: V<S, A>, more: V<S, A>) -> V<S, A> {
+    let zero = splat::<S, A>(A::ZERO);
+    // A blocked value may be so large that its product is infinite, and 0 times that is no number.
+    weight.eq(zero).select(zero, weight * more)
 }
 
 /// Stores products as they are.
@@ -280,19 +346,26 @@ impl<S: Simd, A: Real> Take<S, A> for Raw<'_, A> {
     }
 }
 
-/// Turns scores into weights.
-struct Weights<'s, S: Simd, A: Real> {
+/// Turns scores into weights. A pass of its own: there the constants of the power have registers.
+struct Power<'s, S: Simd, A: Real> {
     tile: &'s mut [A],
     lse: [V<S, A>; NV],
 }
 
-impl<S: Simd, A: Real> Take<S, A> for Weights<'_, S, A> {
+impl<S: Simd, A: Real> WithSimd for Power<'_, S, A> {
+    type Output = ();
+
     #[inline(always)]
-    fn take<const R: usize>(&mut self, row: usize, sums: &[[V<S, A>; NV]; R]) {
-        for r in 0..R {
+    fn with_simd<T: Simd>(self) {
+        let lanes = lanes::<S, A>();
+        for row in self.tile.chunks_mut(ROW) {
+            let mut scores = self.lse;
             for n in 0..NV {
-                let weight = A::exp2::<S>(sums[r][n] - self.lse[n]);
-                store(self.tile, (row + r) * ROW + n * lanes::<S, A>(), weight);
+                scores[n] = load::<S, A>(row, n * lanes) - self.lse[n];
+            }
+            let weights = A::exp2::<S, NV>(scores);
+            for n in 0..NV {
+                store(row, n * lanes, weights[n]);
             }
         }
     }
@@ -303,6 +376,8 @@ struct Grads<'s, S: Simd, A: Real> {
     weights: &'s [A],
     tile: &'s mut [A],
     delta: [V<S, A>; NV],
+    /// Whether keys may be blocked.
+    cut: bool,
 }
 
 impl<S: Simd, A: Real> Take<S, A> for Grads<'_, S, A> {
@@ -312,7 +387,13 @@ impl<S: Simd, A: Real> Take<S, A> for Grads<'_, S, A> {
             for n in 0..NV {
                 let at = (row + r) * ROW + n * lanes::<S, A>();
                 let weight = load::<S, A>(self.weights, at);
-                store(self.tile, at, weight * (sums[r][n] - self.delta[n]));
+                let more = sums[r][n] - self.delta[n];
+                let grad = if self.cut {
+                    at_score(weight, more)
+                } else {
+                    weight * more
+                };
+                store(self.tile, at, grad);
             }
         }
     }

@@ -1,7 +1,8 @@
 //! Exact attention on CPU slices: forward and backward, in memory linear in the length.
 //!
 //! [`forward`] and [`backward`] work on strided [`View`]s of rank 4, so that inputs and outputs stay where a projection
-//! left them. [`Problem`] has every option; none of them leaves the fast path. [`matmul`] makes the products of the
+//! left them. [`Problem`] has every option; none of them leaves the fast path. For 64 keys and fewer,
+//! [`forward_keeping`] spares the backward pass to compute the weights again. [`matmul`] makes the products of the
 //! projections around attention. No result depends, by a bit, on the number of threads.
 //!
 //! ```
@@ -45,6 +46,7 @@ mod forward;
 mod gradient;
 mod held;
 mod isa;
+mod kept;
 mod matmul;
 mod micro;
 mod pack;
@@ -62,8 +64,9 @@ mod view;
 pub use backward::backward;
 pub use element::Element;
 pub use error::Error;
-pub use forward::forward;
+pub use forward::{forward, forward_keeping};
 pub use isa::Isa;
+pub use kept::KeptWeights;
 pub use matmul::{Matmul, matmul, matmul_vec};
 pub use problem::{Dropout, Gradients, KeyRanges, Problem, Saved};
 pub use real::Real;

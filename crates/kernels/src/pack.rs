@@ -23,11 +23,15 @@ pub(crate) fn rows_to_lanes<S: Simd, A: Real>(
     let width = width::<S, A>();
     for tile in 0..block.tiles {
         let packed = &mut packed[tile * dim * width..(tile + 1) * dim * width];
+        let rows = tile * width..((tile + 1) * width).min(block.rows);
+        // At once: a lane's elements lie apart.
+        if rows.len() < width || !block.all_live {
+            packed.fill(A::ZERO);
+        }
         let mut lane = 0;
-        while lane < width {
-            let row = tile * width + lane;
-            let side = lane + SIDE <= width && row + SIDE <= block.rows;
-            if side
+        while lane < rows.len() {
+            let row = rows.start + lane;
+            if lane + SIDE <= rows.len()
                 && block.live[row..row + SIDE] == [true; SIDE]
                 && let Some(rows) = source.direct(batch, head, block.start + row, SIDE)
             {
@@ -35,11 +39,7 @@ pub(crate) fn rows_to_lanes<S: Simd, A: Real>(
                 lane += SIDE;
                 continue;
             }
-            if row >= block.rows || !block.live[row] {
-                for lanes in packed.chunks_exact_mut(width) {
-                    lanes[lane] = A::ZERO;
-                }
-            } else {
+            if block.live[row] {
                 let rows = source.rows(batch, head, block.start + row, 1, dim, line);
                 for (lanes, &x) in packed.chunks_exact_mut(width).zip(rows.data) {
                     lanes[lane] = x * factor;

@@ -1,6 +1,6 @@
 //! What one call computes.
 
-use crate::{Element, Error, Isa, View, ViewMut};
+use crate::{Element, Error, Isa, KeptWeights, View, ViewMut};
 
 /// One attention: the inputs, the options and how to run it.
 ///
@@ -122,6 +122,8 @@ pub struct Saved<'a, T: Element> {
     pub out: View<'a, T>,
     /// The logsumexp of [`forward`](crate::forward).
     pub lse: &'a [T::Acc],
+    /// What [`forward_keeping`](crate::forward_keeping) kept, if it was that.
+    pub kept: Option<&'a KeptWeights<T::Acc>>,
     /// The gradient at the output.
     pub grad_out: View<'a, T>,
     /// The gradient at the logsumexp, if it is used.

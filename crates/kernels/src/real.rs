@@ -4,6 +4,7 @@ use crate::Element;
 use crate::backward::{Incoming, Wanted};
 use crate::context::Context;
 use crate::erased::{Shared, Target};
+use crate::kept::KeptTiles;
 use crate::product::Product;
 use crate::transpose::Square;
 use macerator::{
@@ -55,7 +56,12 @@ pub trait Real:
 
     /// The forward pass for this type: not generic, so that it is compiled with this crate, optimised as this crate is.
     #[doc(hidden)]
-    fn forward(ctx: &Context<'_, Self>, out: Target<'_, Self>, lse: Shared<'_, Self>);
+    fn forward(
+        ctx: &Context<'_, Self>,
+        out: Target<'_, Self>,
+        lse: Shared<'_, Self>,
+        kept: Option<KeptTiles<'_, Self>>,
+    );
 
     /// The backward pass for this type.
     #[doc(hidden)]
@@ -81,9 +87,10 @@ pub trait Real:
     #[doc(hidden)]
     fn split<S: Simd>(x: Vector<S, Self>) -> (Vector<S, Self>, Vector<S, Self>);
 
-    /// 2 to the power `x` for `x` up to 127; exactly 0 where that is half the smallest normal number or less.
+    /// 2 to the power `x` for `x` up to 127; exactly 0 where that is half the smallest normal number or less, exactly 1
+    /// at 0.
     #[doc(hidden)]
-    fn exp2<S: Simd>(x: Vector<S, Self>) -> Vector<S, Self>;
+    fn exp2<S: Simd, const N: usize>(x: [Vector<S, Self>; N]) -> [Vector<S, Self>; N];
 
     /// 2 to the power `x`, minus 1, for `x` in `[-64, 64]`.
     #[doc(hidden)]
@@ -169,18 +176,24 @@ pub(crate) fn tanh<S: Simd, A: Real>(x: V<S, A>) -> V<S, A> {
 const LN_2: f64 = std::f64::consts::LN_2;
 const LN_2_REST: f64 = 2.319_046_813_846_299_6e-17;
 
-/// Horner's rule, the highest coefficient last.
+/// Horner's rule, the highest coefficient last; of several vectors step by step, so that the latency of one hides behind
+/// the others.
 #[inline(always)]
-fn polynomial<S: Simd, A: Real, const N: usize>(x: V<S, A>, coefficients: [A; N]) -> V<S, A> {
-    let mut sum = splat::<S, A>(coefficients[N - 1]);
+fn polynomial<S: Simd, A: Real, const M: usize, const N: usize>(
+    x: [V<S, A>; M],
+    coefficients: [A; N],
+) -> [V<S, A>; M] {
+    let mut sums = [splat::<S, A>(coefficients[N - 1]); M];
     for k in (0..N - 1).rev() {
-        sum = mul_add(sum, x, splat(coefficients[k]));
+        for m in 0..M {
+            sums[m] = mul_add(sums[m], x[m], splat(coefficients[k]));
+        }
     }
-    sum
+    sums
 }
 
-// The polynomials are relative minimax fits (Remez, 60 digits) on [-1/2, 1/2]: of 2^x with error 1.9e-9 and 3.1e-18,
-// of (2^x - 1) / x with 2.3e-10 and 2.3e-19.
+// The polynomials are relative minimax fits (Remez, 60 digits) on [-1/2, 1/2]: of 2^x with error 9.1e-8 (1 at 0) and
+// 3.1e-18, of (2^x - 1) / x with 2.3e-10 and 2.3e-19.
 macro_rules! real {
     ($ty:ident, $int:ident, $mantissa:literal, $magic:literal, $zero:literal, $transpose:ident, $log:expr,
      $exp2:expr, $exp2_m1:expr) => {
@@ -231,7 +244,7 @@ macro_rules! real {
                 let one = splat::<S, $ty>(1.0);
                 let s = (rest - one) / (rest + one);
                 let square = s * s;
-                let log = (s + s) * mul_add(square, polynomial(square, $log), one);
+                let log = (s + s) * mul_add(square, polynomial([square], $log)[0], one);
                 mul_add(
                     exponent,
                     splat(Self::LN_2[0]),
@@ -239,8 +252,13 @@ macro_rules! real {
                 )
             }
 
-            fn forward(ctx: &Context<'_, Self>, out: Target<'_, Self>, lse: Shared<'_, Self>) {
-                crate::forward::run(ctx, out, lse);
+            fn forward(
+                ctx: &Context<'_, Self>,
+                out: Target<'_, Self>,
+                lse: Shared<'_, Self>,
+                kept: Option<KeptTiles<'_, Self>>,
+            ) {
+                crate::forward::run(ctx, out, lse, kept);
             }
 
             fn backward(
@@ -267,16 +285,23 @@ macro_rules! real {
             }
 
             #[inline(always)]
-            fn exp2<S: Simd>(x: V<S, Self>) -> V<S, Self> {
-                // The power of an exponent of all zeros is 0, and of a masked score nothing may be left.
-                let (whole, rest) = Self::split(at_least::<S, $ty>(x, $zero));
-                polynomial(rest, $exp2) * whole
+            fn exp2<S: Simd, const N: usize>(mut x: [V<S, Self>; N]) -> [V<S, Self>; N] {
+                let mut whole = x;
+                for n in 0..N {
+                    // The power of an exponent of all zeros is 0, and of a masked score nothing may be left.
+                    (whole[n], x[n]) = Self::split(at_least::<S, $ty>(x[n], $zero));
+                }
+                let mut powers = polynomial(x, $exp2);
+                for n in 0..N {
+                    powers[n] *= whole[n];
+                }
+                powers
             }
 
             #[inline(always)]
             fn exp2_m1<S: Simd>(x: V<S, Self>) -> V<S, Self> {
                 let (whole, rest) = Self::split(x);
-                let less_one = rest * polynomial(rest, $exp2_m1);
+                let less_one = rest * polynomial([rest], $exp2_m1)[0];
                 mul_add(whole, less_one, whole - splat(1.0))
             }
         }
@@ -292,13 +317,12 @@ real!(
     transpose,
     [1.0 / 3.0, 0.2, 1.0 / 7.0, 1.0 / 9.0, 1.0 / 11.0],
     [
-        1.000_000_000_554_166_3,
-        0.693_147_205_737_252_7,
-        0.240_226_468_906_395_7,
-        0.055_503_287_769_976_64,
-        0.009_618_488_956_922_792,
-        0.001_339_993_120_947_414,
-        0.000_153_458_121_587_401_82,
+        1.0,
+        0.693_146_977_602_520_62,
+        0.240_222_420_854_954_11,
+        0.055_507_337_372_463_386,
+        0.009_671_512_639_838_019_6,
+        0.001_326_472_909_586_127_0,
     ],
     [
         0.693_147_180_581_569_2,

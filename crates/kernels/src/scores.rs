@@ -35,8 +35,8 @@ pub(crate) enum Seen {
 }
 
 /// Working memory of [`Adjust`]: room for one tile of scores.
-pub(crate) fn scratch_len<S: Simd, A: Real>() -> usize {
-    KEYS * width::<S, A>()
+pub(crate) fn scratch_len<S: Simd, A: Real>(ctx: &Context<'_, A>) -> usize {
+    ctx.visit_keys() * width::<S, A>()
 }
 
 /// Turns products into scores in powers of 2, `-inf` where blocked, in place: `scores` has one row of queries a key,

@@ -4,7 +4,8 @@ mod common;
 
 use common::{Answer, Case, Random, cast};
 use kernels::{
-    Dropout, Error, Gradients, KeyRanges, Problem, Saved, View, ViewMut, backward, forward,
+    Dropout, Error, Gradients, Isa, KeptWeights, KeyRanges, Problem, Saved, View, ViewMut,
+    backward, forward, forward_keeping,
 };
 
 fn assert_finite(answer: &Answer) {
@@ -14,14 +15,14 @@ fn assert_finite(answer: &Answer) {
     }
 }
 
-/// Two samples of 70 queries and 90 keys, of which 50 and 31 queries and 65 and 0 keys count.
-fn padded() -> Case {
-    let mut case = Case::new([2, 2, 1, 70, 90, 16, 24], &mut Random(1));
+/// Two samples of 70 queries and some keys, of which 50 and 31 queries and `seen` and 0 keys count.
+fn padded(keys: usize, seen: u32) -> Case {
+    let mut case = Case::new([2, 2, 1, 70, keys, 16, 24], &mut Random(1));
     let (mut first, mut end, mut position) = (vec![], vec![], vec![]);
-    for (rows, keys) in [(50, 65), (31, 0)] {
+    for (rows, seen) in [(50, seen), (31, 0)] {
         for i in 0..70 {
             first.push(0);
-            end.push(if i < rows { keys } else { 0 });
+            end.push(if i < rows { seen } else { 0 });
             position.push(i);
         }
     }
@@ -31,41 +32,48 @@ fn padded() -> Case {
 
 #[test]
 fn what_lies_past_the_lengths_is_never_used() {
-    for option in 0..4 {
-        let mut clean = padded();
-        match option {
-            1 => clean.softcap = Some(3.0),
-            2 => clean.sink = Some(vec![0.5, -0.5]),
-            3 => {
-                clean.dropout = Some(Dropout {
-                    probability: 0.25,
-                    seed: [1, 2],
-                })
-            }
-            _ => {}
+    // Few keys, whose weights are kept, and more.
+    for (all, seen) in [(60, 45), (90, 65)] {
+        for option in 0..4 {
+            past_lengths(all, seen, option);
         }
-        let mut poisoned = clean.clone();
-        for sample in 0..2 {
-            let (rows, keys) = [(50, 65), (31, 0)][sample];
-            for head in 0..2 {
-                for i in 0..70 {
-                    if i >= rows || keys == 0 {
-                        let row = (sample * 2 + head) * 70 + i;
-                        poisoned.q[row * 16..(row + 1) * 16].fill(f64::NAN);
-                        poisoned.grad_out[row * 24..(row + 1) * 24].fill(f64::NAN);
-                    }
+    }
+}
+
+fn past_lengths(all: usize, seen: u32, option: usize) {
+    let mut clean = padded(all, seen);
+    match option {
+        1 => clean.softcap = Some(3.0),
+        2 => clean.sink = Some(vec![0.5, -0.5]),
+        3 => {
+            clean.dropout = Some(Dropout {
+                probability: 0.25,
+                seed: [1, 2],
+            })
+        }
+        _ => {}
+    }
+    let mut poisoned = clean.clone();
+    for sample in 0..2 {
+        let (rows, keys) = [(50, seen), (31, 0)][sample];
+        for head in 0..2 {
+            for i in 0..70 {
+                if i >= rows || keys == 0 {
+                    let row = (sample * 2 + head) * 70 + i;
+                    poisoned.q[row * 16..(row + 1) * 16].fill(f64::NAN);
+                    poisoned.grad_out[row * 24..(row + 1) * 24].fill(f64::NAN);
                 }
             }
-            for j in keys as usize..90 {
-                let row = sample * 90 + j;
-                poisoned.k[row * 16..(row + 1) * 16].fill(f64::NAN);
-                poisoned.v[row * 24..(row + 1) * 24].fill(f64::INFINITY);
-            }
         }
-        let (clean, poisoned) = (clean.solve::<f32>(), poisoned.solve::<f32>());
-        assert_finite(&poisoned);
-        assert!(clean == poisoned);
+        for j in keys as usize..all {
+            let row = sample * all + j;
+            poisoned.k[row * 16..(row + 1) * 16].fill(f64::NAN);
+            poisoned.v[row * 24..(row + 1) * 24].fill(f64::INFINITY);
+        }
     }
+    let (clean, poisoned) = (clean.solve::<f32>(), poisoned.solve::<f32>());
+    assert_finite(&poisoned);
+    assert!(clean == poisoned);
 }
 
 #[test]
@@ -303,6 +311,7 @@ fn strided_inputs_and_outputs_equal_contiguous_ones_by_a_bit() {
             &Saved {
                 out: View::new(&out, os, view(os).0, view(os).1).unwrap(),
                 lse: &lse,
+                kept: None,
                 grad_out: View::new(&gd, os, view(os).0, view(os).1).unwrap(),
                 grad_lse: None,
             },
@@ -377,6 +386,7 @@ fn only_what_is_asked_for_is_written_and_it_does_not_depend_on_the_rest() {
     let saved = Saved {
         out: View::contiguous(&out, [1, 2, 40, 8]).unwrap(),
         lse: &lse,
+        kept: None,
         grad_out: View::contiguous(&g, [1, 2, 40, 8]).unwrap(),
         grad_lse: None,
     };
@@ -496,5 +506,91 @@ fn arguments_that_do_not_fit_are_named() {
             expected: 2,
             found: 3
         }
+    );
+}
+
+/// One head of `queries` and `keys`, width 4; its gradient at the values with what was kept, if that fits.
+fn with_kept(
+    [queries, keys]: [usize; 2],
+    kept: &KeptWeights<f32>,
+    isa: Isa,
+) -> Result<Vec<f32>, Error> {
+    let mut grads = vec![f32::NAN; keys * 4];
+    head([queries, keys], isa, |problem, out, lse| {
+        forward(problem, ViewMut::contiguous(out, [1, 1, queries, 4])?, lse)?;
+        backward(
+            problem,
+            &Saved {
+                out: View::contiguous(out, [1, 1, queries, 4])?,
+                lse,
+                kept: Some(kept),
+                grad_out: problem.query,
+                grad_lse: None,
+            },
+            Gradients {
+                value: Some(ViewMut::contiguous(&mut grads, [1, 1, keys, 4])?),
+                ..Gradients::default()
+            },
+        )
+    })?;
+    Ok(grads)
+}
+
+/// Calls with such a head, and room for its results.
+fn head(
+    [queries, keys]: [usize; 2],
+    isa: Isa,
+    call: impl FnOnce(&Problem<f32>, &mut [f32], &mut [f32]) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let x = cast::<f32>(&Random(21).normals(queries.max(keys) * 4));
+    let of = |rows: usize| View::contiguous(&x[..rows * 4], [1, 1, rows, 4]);
+    let mut problem = Problem::new(of(queries)?, of(keys)?, of(keys)?);
+    problem.isa = isa;
+    call(
+        &problem,
+        &mut vec![0.0; queries * 4],
+        &mut vec![0.0; queries],
+    )
+}
+
+#[test]
+fn memory_for_kept_weights_serves_other_shapes_and_the_weights_no_other_instructions() {
+    let near = |x: &[f32], y: &[f32]| x.iter().zip(y).all(|(x, y)| (x - y).abs() <= 1e-5);
+    let mut kept = KeptWeights::default();
+    for sizes in [[70, 64], [7, 5], [130, 31], [3, 9], [9, 65]] {
+        let right = with_kept(sizes, &KeptWeights::default(), Isa::best()).unwrap();
+        head(sizes, Isa::best(), |problem, out, lse| {
+            let out = ViewMut::contiguous(out, [1, 1, sizes[0], 4])?;
+            forward_keeping(problem, out, lse, &mut kept)
+        })
+        .unwrap();
+        assert_eq!(kept.is_empty(), sizes[0] < 5 || sizes[1] > 64);
+        assert!(near(&with_kept(sizes, &kept, Isa::best()).unwrap(), &right));
+        for isa in Isa::available() {
+            assert!(
+                near(&with_kept(sizes, &kept, isa).unwrap(), &right),
+                "{isa:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn weights_kept_of_another_shape_are_refused() {
+    let mut kept = KeptWeights::default();
+    head([7, 5], Isa::best(), |problem, out, lse| {
+        let out = ViewMut::contiguous(out, [1, 1, 7, 4])?;
+        forward_keeping(problem, out, lse, &mut kept)
+    })
+    .unwrap();
+    let error = with_kept([7, 6], &kept, Isa::best()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "kept must have size 6 along key_len, but has 5"
+    );
+    let error = with_kept([8, 5], &kept, Isa::best()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "kept must have size 8 along query_len, but has 7"
     );
 }

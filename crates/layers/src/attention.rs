@@ -533,6 +533,7 @@ impl ScaledDotProductAttention {
             }),
             probe: modifiers.probe.map(Recorder::from),
             lse_gradient: false,
+            kept: None,
         };
         let call = Call {
             query,

@@ -4,7 +4,8 @@
 #![allow(clippy::needless_range_loop, clippy::type_complexity)] // the plain loop is to look like one
 
 use kernels::{
-    Dropout, Element, Gradients, Isa, KeyRanges, Problem, Saved, View, ViewMut, backward, forward,
+    Dropout, Element, Gradients, Isa, KeptWeights, KeyRanges, Problem, Saved, View, ViewMut,
+    backward, forward, forward_keeping,
 };
 
 /// SplitMix64, <https://doi.org/10.1145/2714064.2660195>.
@@ -46,12 +47,15 @@ impl Random {
 
 /// Types that tests convert to and from.
 pub trait Number: Element {
+    /// How near answers are that differ by rounding, of the largest entry.
+    const NEAR: f64;
     fn from_f64(x: f64) -> Self;
     fn acc(x: f64) -> Self::Acc;
     fn to_f64(self) -> f64;
 }
 
 impl Number for f32 {
+    const NEAR: f64 = 1e-4;
     fn acc(x: f64) -> f32 {
         x as f32
     }
@@ -64,6 +68,7 @@ impl Number for f32 {
 }
 
 impl Number for f64 {
+    const NEAR: f64 = 1e-10;
     fn acc(x: f64) -> f64 {
         x
     }
@@ -76,6 +81,7 @@ impl Number for f64 {
 }
 
 impl Number for half::f16 {
+    const NEAR: f64 = 1e-2;
     fn acc(x: f64) -> f32 {
         x as f32
     }
@@ -88,6 +94,7 @@ impl Number for half::f16 {
 }
 
 impl Number for half::bf16 {
+    const NEAR: f64 = 8e-2;
     fn acc(x: f64) -> f32 {
         x as f32
     }
@@ -278,8 +285,26 @@ impl Case {
         self.scale.unwrap_or(1.0 / (self.d_k as f64).sqrt())
     }
 
-    /// The kernels' answer.
+    /// The kernels' answer; that with weights kept must be the same up to rounding.
     pub fn solve<T: Number>(&self) -> Answer {
+        let answer = self.solve_with::<T>(false);
+        if self.keys <= 64 {
+            let keeping = self.solve_with::<T>(true);
+            assert!(same(&keeping.out, &answer.out), "{}", self.describe());
+            assert!(same(&keeping.lse, &answer.lse), "{}", self.describe());
+            for ((name, x), (_, y)) in keeping.parts().into_iter().zip(answer.parts()) {
+                let size = y.iter().fold(1.0, |size: f64, y| size.max(y.abs()));
+                let near = |(x, y): (&f64, &f64)| {
+                    (x.is_nan() && y.is_nan()) || x == y || (x - y).abs() <= T::NEAR * size
+                };
+                assert!(x.iter().zip(y).all(near), "{name}; {}", self.describe());
+            }
+        }
+        answer
+    }
+
+    /// The kernels' answer, with weights kept between the passes or not.
+    pub fn solve_with<T: Number>(&self, keeping: bool) -> Answer {
         let (q, k, v) = (cast::<T>(&self.q), cast::<T>(&self.k), cast::<T>(&self.v));
         let query = [self.batch, self.heads, self.queries, self.d_k];
         let key = [self.batch, self.kv_heads, self.keys, self.d_k];
@@ -322,12 +347,14 @@ impl Case {
         let acc_junk = T::acc(f64::NAN);
         let mut out = vec![junk; self.rows() * self.d_v];
         let mut lse = vec![acc_junk; self.rows()];
-        forward(
-            &problem,
-            ViewMut::contiguous(&mut out, out_shape).unwrap(),
-            &mut lse,
-        )
-        .unwrap();
+        let mut kept = KeptWeights::default();
+        let view = ViewMut::contiguous(&mut out, out_shape).unwrap();
+        match keeping {
+            false => forward(&problem, view, &mut lse).unwrap(),
+            true => forward_keeping(&problem, view, &mut lse, &mut kept).unwrap(),
+        }
+        let suits = self.keys <= 64 && self.queries > 4 && self.softcap.is_none();
+        assert_eq!(kept.is_empty(), !(keeping && suits));
 
         let grad_out = cast::<T>(&self.grad_out);
         let grad_lse = self.grad_lse.as_ref().map(|grad| cast_acc::<T>(grad));
@@ -343,6 +370,7 @@ impl Case {
             &Saved {
                 out: View::contiguous(&out, out_shape).unwrap(),
                 lse: &lse,
+                kept: keeping.then_some(&kept),
                 grad_out: View::contiguous(&grad_out, out_shape).unwrap(),
                 grad_lse: grad_lse.as_deref(),
             },
@@ -500,19 +528,26 @@ impl Case {
     /// As [`Case::check`]; parts whose root mean square is below `floor` may err by as much as one of that size.
     pub fn check_above<T: Number>(&self, tolerance: f64, floor: f64) {
         let case = self.clone().round::<T>();
-        let (found, right) = (case.solve::<T>(), case.reference());
+        let right = case.reference();
+        case.check_one(&case.solve_with::<T>(false), &right, tolerance, floor);
+        if case.keys <= 64 {
+            case.check_one(&case.solve_with::<T>(true), &right, tolerance, floor);
+        }
+    }
+
+    fn check_one(&self, found: &Answer, right: &Answer, tolerance: f64, floor: f64) {
         for ((name, found), (_, right)) in found.parts().into_iter().zip(right.parts()) {
             // Gradients at scores sum to zero over the keys, or nearly: what is left of a sum over all of them is
             // mostly rounding.
             let cancels = name == "dsink"
-                || name == "dbias" && case.bias.as_ref().is_some_and(|(shape, _)| shape[3] == 1);
+                || name == "dbias" && self.bias.as_ref().is_some_and(|(shape, _)| shape[3] == 1);
             let error = if cancels {
                 let distance = found
                     .iter()
                     .zip(right)
                     .map(|(x, y)| (x - y).abs())
                     .fold(0.0, f64::max);
-                distance / 10.0 / (case.rows() as f64).sqrt()
+                distance / 10.0 / (self.rows() as f64).sqrt()
             } else {
                 error(found, right, floor)
             };
@@ -546,6 +581,13 @@ impl Case {
             self.isa,
         )
     }
+}
+
+/// Whether two slices hold the same bits, or no number in the same places.
+fn same(x: &[f64], y: &[f64]) -> bool {
+    x.iter()
+        .zip(y)
+        .all(|(x, y)| x == y || x.is_nan() && y.is_nan())
 }
 
 /// The position in a contiguous tensor that broadcasts to the index.

@@ -38,6 +38,7 @@ fn plain() -> AttentionOptions {
         dropout: None,
         probe: None,
         lse_gradient: false,
+        kept: None,
     }
 }
 

@@ -9,7 +9,7 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{AutodiffBackend, TensorMetadata};
 
 use super::{
-    AttentionBackend, AttentionGradients, AttentionOptions, MaybeBool, MaybeFloat, Modifiers,
+    AttentionBackend, AttentionGradients, AttentionOptions, Kept, MaybeBool, MaybeFloat, Modifiers,
     Wanted, statistics,
 };
 
@@ -154,7 +154,7 @@ impl<B: AttentionBackend, C: CheckpointStrategy> AttentionBackend for Autodiff<B
         key: FloatTensor<Self>,
         value: FloatTensor<Self>,
         modifiers: Modifiers<Self>,
-        options: AttentionOptions,
+        mut options: AttentionOptions,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         let mask = MaybeBool::<B>::from_option(modifiers.mask.into_option());
         let bias = modifiers.bias.into_option();
@@ -172,6 +172,8 @@ impl<B: AttentionBackend, C: CheckpointStrategy> AttentionBackend for Autodiff<B
                 or_query(&sink),
             ]
         };
+        let prepared = FromContext.prepare::<C>(nodes()).compute_bound().stateful();
+        options.kept = matches!(prepared, OpsKind::Tracked(_)).then(Kept::default);
         let inner = |tensor: &Option<FloatTensor<Self>>| {
             MaybeFloat::from_option(tensor.as_ref().map(|tensor| tensor.primitive().clone()))
         };
@@ -217,7 +219,7 @@ impl<B: AttentionBackend, C: CheckpointStrategy> AttentionBackend for Autodiff<B
                 OpsKind::UnTracked(preparation) => preparation.finish(logsumexp.clone()),
             },
         };
-        let tracked_context = match FromContext.prepare::<C>(nodes()).compute_bound().stateful() {
+        let tracked_context = match prepared {
             OpsKind::Tracked(mut preparation) => {
                 let state = state!(preparation);
                 preparation.finish(state, context)

@@ -3,9 +3,11 @@
 //! `attention_forward` gives the context and the logsumexp of each query row;
 //! `attention_backward` recomputes the probabilities from them, so nothing of size
 //! query_len x key_len is kept between the two
-//! ([FlashAttention](https://arxiv.org/abs/2205.14135)). The default bodies are written with
-//! backend primitives alone ([`tiled`]); CPU backends override them with the `kernels` crate
-//! ([`cpu`]); [`autodiff`] registers the hand-written backward for all of them.
+//! ([FlashAttention](https://arxiv.org/abs/2205.14135)); where keys are 64 at most, the CPU
+//! backends keep the probabilities, which is faster and no more than 65 numbers a query. The
+//! default bodies are written with backend primitives alone ([`tiled`]); CPU backends override
+//! them with the `kernels` crate ([`cpu`]); [`autodiff`] registers the hand-written backward for
+//! all of them.
 
 // The backend trait's expansion names NdArray, whose crate is deprecated as a whole.
 #![cfg_attr(feature = "ndarray", allow(deprecated))]
@@ -16,6 +18,7 @@ mod autodiff;
 #[cfg(any(feature = "flex", feature = "ndarray"))]
 mod cpu;
 mod dropout;
+mod kept;
 mod others;
 mod projection;
 mod statistics;
@@ -31,6 +34,7 @@ use burn::backend::{Backend, ExtensionType, backend_extension};
 use crate::rows::Rows;
 
 pub(crate) use dropout::draw_seed;
+pub(crate) use kept::Kept;
 pub(crate) use projection::project;
 pub(crate) use statistics::{NO_GRADIENT, PER_ROW, column};
 pub use wrapper::Stage;
@@ -49,6 +53,8 @@ pub struct AttentionOptions {
     pub(crate) probe: Option<crate::probe::Recorder>,
     /// Whether a gradient may arrive at the logsumexp.
     pub(crate) lse_gradient: bool,
+    /// Where the forward pass may leave something, if a backward pass is to come.
+    pub(crate) kept: Option<Kept>,
 }
 
 /// Dropout on the weights: its probability and the seed that its mask is regenerated from.

@@ -6,7 +6,7 @@ use burn::backend::flex::{FlexTensor, Layout};
 use burn::backend::ops::ModuleOps;
 use burn::backend::{BoolStore, Bytes, DType, Flex, Shape, bf16, f16};
 
-use super::{Float, Inputs, Made, Strided, four};
+use super::{Float, Inputs, Made, Strided, four, kept};
 use crate::op::projection::{ProjectionBackend, project_by_primitives};
 use crate::op::{
     AttentionBackend, AttentionGradients, AttentionOptions, MaybeBool, MaybeFloat, Modifiers,
@@ -109,6 +109,7 @@ impl AttentionBackend for Flex {
                 let saved = kernels::Saved {
                     out: context.view(),
                     lse: &logsumexp,
+                    kept: kept::<T>(&options),
                     grad_out: gradient.view(),
                     grad_lse: logsumexp_gradient.as_deref(),
                 };

@@ -9,7 +9,8 @@ use std::borrow::Cow;
 
 use burn::backend::DType;
 use kernels::{
-    Dropout, Element, Gradients, KeyRanges, Matmul, Problem, Real, Saved, View, ViewMut, matmul_vec,
+    Dropout, Element, Gradients, KeptWeights, KeyRanges, Matmul, Problem, Real, Saved, View,
+    ViewMut, forward_keeping, matmul_vec,
 };
 
 use super::{AttentionOptions, Wanted};
@@ -192,8 +193,17 @@ impl<T: Float> Inputs<'_, T> {
         let d_v = self.value.shape[3];
         let mut context = Made::like([batch, heads, query_len, d_v], self.query.strides);
         let mut logsumexp = vec![T::Acc::default(); batch * heads * query_len];
-        kernels::forward(&self.problem(options), context.view(), &mut logsumexp)
-            .expect("the modules check what they pass on");
+        let problem = self.problem(options);
+        let done = match &options.kept {
+            None => kernels::forward(&problem, context.view(), &mut logsumexp),
+            Some(slot) => {
+                let mut kept = KeptWeights::default();
+                let done = forward_keeping(&problem, context.view(), &mut logsumexp, &mut kept);
+                slot.put(kept);
+                done
+            }
+        };
+        done.expect("the modules check what they pass on");
         (context, logsumexp)
     }
 
@@ -227,6 +237,11 @@ impl<T: Float> Inputs<'_, T> {
             sink: sink.map(|sink| sink.into_iter().map(T::narrow).collect()),
         }
     }
+}
+
+/// The weights that the forward pass kept.
+fn kept<T: Float>(options: &AttentionOptions) -> Option<&KeptWeights<T::Acc>> {
+    options.kept.as_ref()?.get()
 }
 
 /// The gradients that were wanted.

@@ -7,7 +7,7 @@ use burn::backend::ndarray::NdArrayTensor;
 use burn::backend::ops::FloatTensorOps;
 use burn::backend::{DType, NdArray, TensorData, TensorMetadata};
 
-use super::{Float, Inputs, Made, Strided, four};
+use super::{Float, Inputs, Made, Strided, four, kept};
 use crate::op::projection::ProjectionBackend;
 use crate::op::{
     AttentionBackend, AttentionGradients, AttentionOptions, MaybeBool, MaybeFloat, Modifiers,
@@ -127,6 +127,7 @@ impl AttentionBackend for NdArray {
                 let saved = kernels::Saved {
                     out: context.view(),
                     lse: &logsumexp,
+                    kept: kept::<T>(&options),
                     grad_out: gradient.view(),
                     grad_lse: logsumexp_gradient.as_deref(),
                 };
