@@ -10,11 +10,11 @@ use crate::context::{BLOCK, Context, KEYS};
 use crate::erased::{Rows, Shared, Source, Sums, Target};
 use crate::gradient::{Gradient, Prepare, PrepareMemory, Prepared, ROW, TileMemory};
 use crate::held::Held;
-use crate::micro::{NV, Strips, accumulate, add, strips, tile, width};
+use crate::micro::{NV, Strips, accumulate, strips, tile, width};
 use crate::pack::{lanes_to_rows, pad_rows};
 use crate::parallel::{self, Tasks};
 use crate::problem::{check_len, check_shape};
-use crate::real::{Real, call, lanes};
+use crate::real::{Real, call, lanes, load, store_new};
 use crate::scores::{Place, Seen, scratch_len};
 use crate::scratch::Scratch;
 use crate::turns::{TEAM, Task, Turn, Turns, Watch};
@@ -654,10 +654,15 @@ impl<S: Simd, A: Real> AddProducts<'_, '_, S, A> {
         );
         let tile = tile::<S, A, R, N>(a, ROW, 1, b, pitch, to - from);
         for r in 0..R {
-            let sums = self.sums.row(self.first + row + r);
+            let sums = self.sums.room(self.first + row + r);
             for n in 0..N {
                 let at = column + n * lanes::<S, A>();
-                add(sums, at, tile[r][n], self.fresh);
+                let sum = match self.fresh {
+                    true => tile[r][n],
+                    // SAFETY: whoever came first has written the row.
+                    false => load::<S, A>(unsafe { sums.assume_init_ref() }, at) + tile[r][n],
+                };
+                store_new(sums, at, sum);
             }
         }
     }

@@ -1,5 +1,6 @@
 use crate::real::Real;
 use half::{bf16, f16};
+use std::mem::MaybeUninit;
 
 /// A type that queries, keys, values and outputs are stored in: `f32`, `f64`, [`half::f16`] or [`half::bf16`].
 pub trait Element:
@@ -12,7 +13,7 @@ pub trait Element:
     fn store(data: &[Self]) -> sealed::Store<'_, Self::Acc>;
 
     #[doc(hidden)]
-    fn store_mut(data: &mut [Self]) -> sealed::StoreMut<Self::Acc>;
+    fn store_mut(data: &mut [MaybeUninit<Self>]) -> sealed::StoreMut<Self::Acc>;
 }
 
 pub(crate) mod sealed {
@@ -52,8 +53,8 @@ macro_rules! element {
                 Store::$variant(data)
             }
 
-            fn store_mut(data: &mut [Self]) -> StoreMut<$acc> {
-                StoreMut::$variant(data.as_mut_ptr())
+            fn store_mut(data: &mut [MaybeUninit<Self>]) -> StoreMut<$acc> {
+                StoreMut::$variant(data.as_mut_ptr().cast())
             }
         }
     )*};

@@ -223,27 +223,33 @@ impl<'a, A: Real> Target<'a, A> {
         self.layout.shape
     }
 
-    /// Whether [`Target::row`] gives rows.
+    /// Whether [`Target::room`] gives rows.
     pub(crate) fn is_direct(&self) -> bool {
         matches!(self.store, StoreMut::Native(_))
             && (self.layout.strides[3] == 1 || self.layout.shape[3] == 1)
     }
 
-    /// A row where it lies, if its elements are of the arithmetic type and adjacent.
+    /// A row where it lies, if its elements are of the arithmetic type and adjacent; it may hold nothing yet.
     ///
     /// # Safety
     ///
     /// The index must lie inside of the shape, and until the slice is gone nothing else may use this row.
     #[inline(always)]
     #[allow(clippy::mut_from_ref)]
-    pub(crate) unsafe fn row(&self, batch: usize, head: usize, row: usize) -> Option<&'a mut [A]> {
+    pub(crate) unsafe fn room(
+        &self,
+        batch: usize,
+        head: usize,
+        row: usize,
+    ) -> Option<&'a mut [MaybeUninit<A>]> {
         match self.store {
             StoreMut::Native(data) if self.is_direct() => {
                 let start = self.layout.row(batch, head, row);
                 // SAFETY: the view's constructor found every element inside of its data and no element reached
                 // twice; the caller promises that the row is inside and not in use.
                 Some(unsafe {
-                    std::slice::from_raw_parts_mut(data.offset(start), self.layout.shape[3])
+                    let start = data.offset(start).cast();
+                    std::slice::from_raw_parts_mut(start, self.layout.shape[3])
                 })
             }
             _ => None,
@@ -278,9 +284,9 @@ impl<'a, A: Real> Target<'a, A> {
             // SAFETY: as in `row`; the assertion keeps `k` inside of the row.
             unsafe {
                 match self.store {
-                    StoreMut::Native(data) => *data.offset(at) = x,
-                    StoreMut::F16(data) => *data.offset(at) = half::f16::from_f64(x.into()),
-                    StoreMut::Bf16(data) => *data.offset(at) = half::bf16::from_f64(x.into()),
+                    StoreMut::Native(data) => data.offset(at).write(x),
+                    StoreMut::F16(data) => data.offset(at).write(half::f16::from_f64(x.into())),
+                    StoreMut::Bf16(data) => data.offset(at).write(half::bf16::from_f64(x.into())),
                 }
             }
         }
@@ -309,8 +315,8 @@ impl<'a, A> Shared<'a, A> {
         }
     }
 
-    /// Memory that nothing has written yet: each element is to be [cleared](Self::clear) before it is part of a
-    /// [`part`](Self::part).
+    /// Memory that nothing has written yet: each element is to be [cleared](Self::clear), or written as
+    /// [`room`](Self::room), before it is part of a [`part`](Self::part).
     pub(crate) fn unwritten(data: &'a mut [MaybeUninit<A>]) -> Self {
         Self {
             data: data.as_mut_ptr().cast(),
@@ -333,6 +339,19 @@ impl<'a, A> Shared<'a, A> {
         unsafe { self.data.add(start).write_bytes(0, len) };
     }
 
+    /// A part of the slice that may hold nothing yet.
+    ///
+    /// # Safety
+    ///
+    /// Until the part is gone nothing else may use any element of it.
+    #[inline(always)]
+    #[allow(clippy::mut_from_ref)]
+    pub(crate) unsafe fn room(&self, start: usize, len: usize) -> &'a mut [MaybeUninit<A>] {
+        assert!(start.checked_add(len).is_some_and(|end| end <= self.len));
+        // SAFETY: inside of the slice by the assertion; the caller promises that it is not in use.
+        unsafe { std::slice::from_raw_parts_mut(self.data.add(start).cast(), len) }
+    }
+
     /// A part of the slice.
     ///
     /// # Safety
@@ -341,13 +360,12 @@ impl<'a, A> Shared<'a, A> {
     #[inline(always)]
     #[allow(clippy::mut_from_ref)]
     pub(crate) unsafe fn part(&self, start: usize, len: usize) -> &'a mut [A] {
-        assert!(start.checked_add(len).is_some_and(|end| end <= self.len));
-        // SAFETY: inside of the slice by the assertion; the caller promises that it is not in use.
-        unsafe { std::slice::from_raw_parts_mut(self.data.add(start), len) }
+        // SAFETY: the caller's promise; all elements were written.
+        unsafe { self.room(start, len).assume_init_mut() }
     }
 }
 
-/// Rows that sums are added to.
+/// Rows that sums are added to. They may hold nothing at first.
 #[derive(Debug)]
 pub(crate) struct Sums<'a, A> {
     data: *mut A,
@@ -412,13 +430,15 @@ impl<'a, A: Real> Sums<'a, A> {
         }
     }
 
+    /// A row, which may hold nothing yet.
     #[inline(always)]
-    pub(crate) fn row(&mut self, row: usize) -> &mut [A] {
+    pub(crate) fn room(&mut self, row: usize) -> &mut [MaybeUninit<A>] {
         assert!(row < self.rows);
         // SAFETY: rows below `rows` lie inside of the data, by the slice's length or by the view's constructor; no
         // two overlap; the exclusive borrow of `self` keeps this the only slice.
         unsafe {
-            std::slice::from_raw_parts_mut(self.data.offset(row as isize * self.pitch), self.width)
+            let start = self.data.offset(row as isize * self.pitch).cast();
+            std::slice::from_raw_parts_mut(start, self.width)
         }
     }
 
@@ -439,7 +459,7 @@ impl<'a, A: Real> Sums<'a, A> {
 
     pub(crate) fn clear(&mut self, first: usize, end: usize) {
         for row in first..end.min(self.rows) {
-            self.row(row).fill(A::ZERO);
+            self.room(row).fill(MaybeUninit::new(A::ZERO));
         }
     }
 }

@@ -90,7 +90,7 @@ impl<'a, T: Real> Matmul<'a, T> {
 pub fn matmul<T: Real>(problem: &Matmul<T>, out: &mut [T]) -> Result<(), Error> {
     let sizes = Sizes::of(problem)?;
     check_len("out", out.len(), sizes.out())?;
-    run(problem, sizes, Shared::new(out), false);
+    run(problem, sizes, Shared::new(out));
     Ok(())
 }
 
@@ -125,9 +125,8 @@ pub fn matmul_vec<T: Real>(problem: &Matmul<T>) -> Result<Vec<T>, Error> {
         problem,
         sizes,
         Shared::unwritten(&mut out.spare_capacity_mut()[..len]),
-        true,
     );
-    // SAFETY: each element is in the block of a task, which has cleared it first.
+    // SAFETY: each element is in the block of a task, whose first steps have written it.
     unsafe { out.set_len(len) };
     Ok(out)
 }
@@ -177,7 +176,7 @@ impl Sizes {
     }
 }
 
-fn run<T: Real>(problem: &Matmul<T>, sizes: Sizes, out: Shared<T>, unwritten: bool) {
+fn run<T: Real>(problem: &Matmul<T>, sizes: Sizes, out: Shared<T>) {
     T::product(&Product {
         isa: problem.isa,
         rows: sizes.rows,
@@ -187,6 +186,5 @@ fn run<T: Real>(problem: &Matmul<T>, sizes: Sizes, out: Shared<T>, unwritten: bo
         right: Factor::new(&problem.right, false),
         bias: problem.bias,
         out,
-        unwritten,
     });
 }

@@ -111,23 +111,25 @@ pub(crate) unsafe fn lanes_to_rows<S: Simd, A: Real>(
             row += SIDE;
             continue;
         }
-        // SAFETY: as above.
-        let direct = unsafe { target.row(at.0, at.1, at.2) };
-        let written = direct.is_some();
-        let to = match direct {
-            Some(to) => to,
-            None => &mut line[..dim],
+        let lane = row % width;
+        let value = |column: usize| match block.live[row] {
+            true => packed[column * width + lane] * factors[row],
+            false => A::ZERO,
         };
-        if block.live[row] {
-            for (to, lanes) in to.iter_mut().zip(packed.chunks_exact(width)) {
-                *to = lanes[row % width] * factors[row];
+        // SAFETY: as above.
+        match unsafe { target.room(at.0, at.1, at.2) } {
+            Some(to) => {
+                for (column, to) in to.iter_mut().enumerate() {
+                    to.write(value(column));
+                }
             }
-        } else {
-            to.fill(A::ZERO);
-        }
-        if !written {
-            // SAFETY: as above.
-            unsafe { target.write(at.0, at.1, at.2, &line[..dim]) };
+            None => {
+                for (column, to) in line[..dim].iter_mut().enumerate() {
+                    *to = value(column);
+                }
+                // SAFETY: as above.
+                unsafe { target.write(at.0, at.1, at.2, &line[..dim]) };
+            }
         }
         row += 1;
     }
@@ -153,12 +155,12 @@ fn lanes_to_squares<S: Simd, A: Real>(
         rows.write_square(row, column, &square);
     }
     for r in 0..SIDE {
-        let to = &mut rows.row(row + r)[whole..dim];
+        let to = &mut rows.room(row + r)[whole..dim];
         for (to, lanes) in to
             .iter_mut()
             .zip(packed[whole * width..].chunks_exact(width))
         {
-            *to = lanes[lane + r] * factors[r];
+            to.write(lanes[lane + r] * factors[r]);
         }
     }
 }

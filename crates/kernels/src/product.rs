@@ -8,10 +8,11 @@ use crate::factors::{Factor, Left, pack_right};
 use crate::isa::Isa;
 use crate::micro::{NV, Strips, strips, tile, width};
 use crate::parallel::{self, Tasks};
-use crate::real::{Real, V, lanes, load, store};
+use crate::real::{Real, V, lanes, load, store, store_new};
 use crate::scratch::Scratch;
 use macerator::{Simd, WithSimd};
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 
 /// Bytes of a panel of the right matrix: half of a first-level cache.
 const PANEL: usize = 16 << 10;
@@ -54,9 +55,8 @@ pub struct Product<'a, A: Real> {
     pub(crate) left: Factor<'a, A>,
     pub(crate) right: Factor<'a, A>,
     pub(crate) bias: Option<&'a [A]>,
+    /// Nothing of it is read before it is written.
     pub(crate) out: Shared<'a, A>,
-    /// Whether the memory of `out` is new.
-    pub(crate) unwritten: bool,
 }
 
 /// A part of the result.
@@ -86,16 +86,6 @@ pub(crate) fn run<A: Real>(product: &Product<'_, A>) {
 }
 
 impl<A: Real> Product<'_, A> {
-    fn clear(&self, block: Block) {
-        for row in block.row..block.row + block.rows {
-            // SAFETY: each task has a block of its own.
-            unsafe {
-                self.out
-                    .clear(row * self.columns + block.column, block.columns);
-            }
-        }
-    }
-
     fn flops(&self, rows: usize, columns: usize) -> f64 {
         2.0 * rows.max(FEW) as f64 * columns as f64 * self.depth as f64
     }
@@ -190,9 +180,6 @@ impl<A: Real> WithSimd for Worker<'_, '_, A> {
                     column,
                     columns: columns.min(product.columns - column),
                 };
-                if product.unwritten {
-                    product.clear(block);
-                }
                 let packed = kept == Some(column);
                 // Once also if there is no step: the result is then the bias.
                 for first in (0..product.depth.max(1)).step_by(most) {
@@ -357,9 +344,13 @@ impl<S: Simd, A: Real> Panel<'_, '_, S, A> {
             for r in 0..R {
                 let to = self.to(row + r);
                 for n in 0..N {
-                    let before = if self.fresh { self.bias } else { &*to };
-                    let sum = sums[r][n] + load::<S, A>(before, n * lanes);
-                    store(to, n * lanes, sum);
+                    let at = n * lanes;
+                    let before = match self.fresh {
+                        true => load::<S, A>(self.bias, at),
+                        // SAFETY: the first steps have written the block.
+                        false => load::<S, A>(unsafe { to.assume_init_ref() }, at),
+                    };
+                    store_new(to, at, sums[r][n] + before);
                 }
             }
             return;
@@ -370,7 +361,12 @@ impl<S: Simd, A: Real> Panel<'_, '_, S, A> {
             for n in 0..N {
                 store(&mut lane, 0, sums[r][n]);
                 for (k, &x) in (n * lanes..self.columns).zip(&lane[..lanes]) {
-                    to[k] = x + if self.fresh { self.bias[k] } else { to[k] };
+                    let before = match self.fresh {
+                        true => self.bias[k],
+                        // SAFETY: as above.
+                        false => unsafe { to[k].assume_init() },
+                    };
+                    to[k].write(x + before);
                 }
             }
         }
@@ -379,9 +375,8 @@ impl<S: Simd, A: Real> Panel<'_, '_, S, A> {
     /// The panel's part of a row of the result.
     #[inline(always)]
     #[allow(clippy::mut_from_ref)]
-    fn to(&self, row: usize) -> &mut [A] {
-        // SAFETY: each task has a block of its own, which it has cleared if it was unwritten, and takes one row of it at
-        // a time.
-        unsafe { self.out.part(self.start + row * self.across, self.columns) }
+    fn to(&self, row: usize) -> &mut [MaybeUninit<A>] {
+        // SAFETY: each task has a block of its own and takes one row of it at a time.
+        unsafe { self.out.room(self.start + row * self.across, self.columns) }
     }
 }

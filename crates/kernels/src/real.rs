@@ -11,6 +11,7 @@ use macerator::{
     ReduceAdd, ReduceMax, Scalar, Simd, VAdd, VDiv, VMaskReduce, VMul, VMulAdd, VOrd, VSelect,
     VSub, Vector, WithSimd,
 };
+use std::mem::MaybeUninit;
 use std::ops::{AddAssign, MulAssign, Neg};
 
 /// The arithmetic types: `f32` and `f64`.
@@ -134,6 +135,14 @@ pub(crate) fn store<S: Simd, A: Real>(data: &mut [A], at: usize, value: V<S, A>)
     let to = &mut data[at..at + lanes::<S, A>()];
     // SAFETY: `to` has one vector's elements.
     unsafe { A::vstore_unaligned(to.as_mut_ptr(), value) }
+}
+
+/// Writes a vector to `data[at..]`, which may hold nothing yet.
+#[inline(always)]
+pub(crate) fn store_new<S: Simd, A: Real>(data: &mut [MaybeUninit<A>], at: usize, value: V<S, A>) {
+    let to = &mut data[at..at + lanes::<S, A>()];
+    // SAFETY: `to` has room for one vector's elements.
+    unsafe { A::vstore_unaligned(to.as_mut_ptr().cast(), value) }
 }
 
 /// `a * b + c`, fused where there is an instruction for it.

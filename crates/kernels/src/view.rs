@@ -1,6 +1,7 @@
 //! Strided views of rank 4 over plain slices.
 
 use crate::Error;
+use std::mem::MaybeUninit;
 
 /// A tensor of rank 4 that reads a slice by strides.
 ///
@@ -35,7 +36,8 @@ pub struct View<'a, T> {
 /// ```
 #[derive(Debug)]
 pub struct ViewMut<'a, T> {
-    pub(crate) data: &'a mut [T],
+    /// Never made unwritten again where it was written.
+    pub(crate) data: &'a mut [MaybeUninit<T>],
     pub(crate) layout: Layout,
 }
 
@@ -121,6 +123,38 @@ impl<'a, T> ViewMut<'a, T> {
     /// interleave without overlap.)
     pub fn new(
         data: &'a mut [T],
+        shape: [usize; 4],
+        strides: [isize; 4],
+        offset: usize,
+    ) -> Result<Self, Error> {
+        // SAFETY: the same memory; the view writes numbers only.
+        let data = unsafe { &mut *(&raw mut *data as *mut [MaybeUninit<T>]) };
+        Self::unwritten(data, shape, strides, offset)
+    }
+
+    /// A view of memory that need not hold anything yet, such as a vector's
+    /// [spare capacity](Vec::spare_capacity_mut): what returns without an error has written every element of the view.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use kernels::{Problem, View, ViewMut};
+    ///
+    /// let x = View::contiguous(&[2.0_f32], [1, 1, 1, 1])?;
+    /// let mut out = Vec::with_capacity(1);
+    /// let room = ViewMut::unwritten(&mut out.spare_capacity_mut()[..1], [1, 1, 1, 1], [1; 4], 0)?;
+    /// kernels::forward(&Problem::new(x, x, x), room, &mut [0.0])?;
+    /// // SAFETY: `forward` has written the only element.
+    /// unsafe { out.set_len(1) };
+    /// assert_eq!(out, [2.0]);
+    /// # Ok::<(), kernels::Error>(())
+    /// ```
+    pub fn unwritten(
+        data: &'a mut [MaybeUninit<T>],
         shape: [usize; 4],
         strides: [isize; 4],
         offset: usize,

@@ -134,9 +134,12 @@ struct Made<T> {
     strides: [isize; 4],
 }
 
-impl<T: Float> Made<T> {
-    /// Zeros in the order of the axes that another tensor has: where that was split into heads
-    /// without a copy, this joins back without one.
+/// Room for a tensor. The kernels write all of it, so that nothing need clear it first.
+struct Room<T>(Made<T>);
+
+impl<T: Float> Room<T> {
+    /// In the order of the axes that another tensor has: where that was split into heads without a
+    /// copy, this joins back without one.
     fn like(shape: [usize; 4], other: [isize; 4]) -> Self {
         let [_, heads, length, width] = shape.map(|size| size as isize);
         let heads_inside = other[1] < other[2];
@@ -144,16 +147,34 @@ impl<T: Float> Made<T> {
             true => [heads * length * width, width, heads * width, 1],
             false => [heads * length * width, length * width, width, 1],
         };
-        Self {
-            data: vec![T::default(); shape.iter().product()],
+        Self(Made {
+            data: Vec::with_capacity(shape.iter().product()),
             shape,
             strides,
-        }
+        })
+    }
+
+    fn len(&self) -> usize {
+        self.0.shape.iter().product()
     }
 
     fn view(&mut self) -> ViewMut<'_, T> {
-        ViewMut::new(&mut self.data, self.shape, self.strides, 0)
+        let len = self.len();
+        let room = &mut self.0.data.spare_capacity_mut()[..len];
+        ViewMut::unwritten(room, self.0.shape, self.0.strides, 0)
             .expect("a buffer made for its shape holds it")
+    }
+
+    /// The tensor.
+    ///
+    /// # Safety
+    ///
+    /// The kernels must have written the view.
+    unsafe fn written(mut self) -> Made<T> {
+        let len = self.len();
+        // SAFETY: strides and shape are such that the view reaches each element.
+        unsafe { self.0.data.set_len(len) };
+        self.0
     }
 }
 
@@ -191,7 +212,7 @@ impl<T: Float> Inputs<'_, T> {
     fn forward(&self, options: &AttentionOptions) -> (Made<T>, Vec<T::Acc>) {
         let [batch, heads, query_len, _] = self.query.shape;
         let d_v = self.value.shape[3];
-        let mut context = Made::like([batch, heads, query_len, d_v], self.query.strides);
+        let mut context = Room::like([batch, heads, query_len, d_v], self.query.strides);
         let mut logsumexp = vec![T::Acc::default(); batch * heads * query_len];
         let problem = self.problem(options);
         let done = match &options.kept {
@@ -204,12 +225,13 @@ impl<T: Float> Inputs<'_, T> {
             }
         };
         done.expect("the modules check what they pass on");
-        (context, logsumexp)
+        // SAFETY: the kernels have returned without an error.
+        (unsafe { context.written() }, logsumexp)
     }
 
     fn backward(&self, options: &AttentionOptions, saved: &Saved<T>, wanted: Wanted) -> Found<T> {
         let like = |input: &Strided<T>, wanted: bool| {
-            wanted.then(|| Made::like(input.shape, input.strides))
+            wanted.then(|| Room::like(input.shape, input.strides))
         };
         let mut query = like(&self.query, wanted.query);
         let mut key = like(&self.key, wanted.key);
@@ -221,19 +243,21 @@ impl<T: Float> Inputs<'_, T> {
             .filter(|_| wanted.sink)
             .map(|sink| vec![T::Acc::default(); sink.len()]);
         let gradients = Gradients {
-            query: query.as_mut().map(Made::view),
-            key: key.as_mut().map(Made::view),
-            value: value.as_mut().map(Made::view),
-            bias: bias.as_mut().map(Made::view),
+            query: query.as_mut().map(Room::view),
+            key: key.as_mut().map(Room::view),
+            value: value.as_mut().map(Room::view),
+            bias: bias.as_mut().map(Room::view),
             sink: sink.as_deref_mut(),
         };
         kernels::backward(&self.problem(options), saved, gradients)
             .expect("the modules check what they pass on");
+        // SAFETY: the kernels have returned without an error.
+        let written = |room: Option<Room<T>>| room.map(|room| unsafe { room.written() });
         Found {
-            query,
-            key,
-            value,
-            bias,
+            query: written(query),
+            key: written(key),
+            value: written(value),
+            bias: written(bias),
             sink: sink.map(|sink| sink.into_iter().map(T::narrow).collect()),
         }
     }
