@@ -1,4 +1,5 @@
-//! The backward pass at queries, keys and values: one visit to the keys for each block of queries, five products.
+//! The backward pass at queries, keys and values: one visit to the keys for each block of queries, five products, or
+//! four where weights were kept.
 //!
 //! A task is a few blocks of queries of one head; the tasks of a key head add to its sums in [turns](crate::turns), so
 //! that neither the number of threads nor who comes first changes a bit.
@@ -361,7 +362,6 @@ fn visit<S: Simd, A: Real>(
             at,
             factor: A::from_f64(ctx.gradient_factor()),
             through_cap: true,
-            kept: saved.kept,
             memory: PrepareMemory {
                 query,
                 grad,

@@ -147,7 +147,6 @@ impl<A: Real> WithSimd for Worker<'_, '_, A> {
                                 at: (batch, head),
                                 factor: A::ONE,
                                 through_cap: false,
-                                kept: None,
                                 memory: PrepareMemory {
                                     query: &mut *query,
                                     grad: &mut *grad,

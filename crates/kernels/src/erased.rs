@@ -163,7 +163,7 @@ impl<'a, A: Real> Source<'a, A> {
             );
         }
         Rows {
-            data: copy,
+            data: &copy[..count * width],
             pitch: width,
         }
     }
@@ -281,7 +281,7 @@ impl<'a, A: Real> Target<'a, A> {
         let start = self.layout.row(batch, head, row) + column as isize * stride;
         for (k, &x) in from.iter().enumerate() {
             let at = start + k as isize * stride;
-            // SAFETY: as in `row`; the assertion keeps `k` inside of the row.
+            // SAFETY: as in `room`; the assertion keeps `k` inside of the row.
             unsafe {
                 match self.store {
                     StoreMut::Native(data) => data.offset(at).write(x),
@@ -447,7 +447,7 @@ impl<'a, A: Real> Sums<'a, A> {
     pub(crate) fn write_square(&mut self, row: usize, column: usize, square: &Square<A>) {
         assert!(row + SIDE <= self.rows && column + SIDE <= self.width);
         for r in 0..SIDE {
-            // SAFETY: as in `row`; the assertion keeps all rows and columns inside.
+            // SAFETY: as in `room`; the assertion keeps all rows and columns inside.
             unsafe {
                 let to = self
                     .data

@@ -12,10 +12,10 @@ use crate::micro::{NV, Take, accumulate, dots, width};
 use crate::pack::{lanes_to_rows, rows_to_lanes};
 use crate::parallel::{self, Tasks};
 use crate::problem::{check_len, check_shape};
-use crate::real::{Real, V, call, lanes, load, mul_add, splat, store};
+use crate::real::{Real, V, at_least, call, lanes, load, mul_add, splat, store};
 use crate::scores::{Adjust, Place, Seen, hashes, keep, scratch_len};
 use crate::scratch::Scratch;
-use crate::{Element, Error, KeptWeights, Problem, ViewMut, decode};
+use crate::{Element, Error, KeptWeights, Problem, ViewMut, decode, kept};
 use macerator::{Simd, WithSimd};
 
 /// Attention's output and the logsumexp of each row of scores.
@@ -60,7 +60,7 @@ pub fn forward<T: Element>(
     Ok(())
 }
 
-/// [`forward`], with weights kept for the backward pass where they are few: in `kept`, which says where that is.
+/// [`forward`], with weights kept for the backward pass where they are few, which [`KeptWeights`] says.
 ///
 /// Output and logsumexp are those of `forward` bit by bit.
 ///
@@ -301,7 +301,7 @@ fn attend<S: Simd, A: Real>(
                 to: end,
             };
             // Where weights are kept there is one visit, and they are made where they stay.
-            let size = (sizes.keys + 1) * width;
+            let size = kept::tile_len(sizes.keys, width);
             let (weights, factors) = match &mut kept {
                 Some(kept) => {
                     let tile = &mut kept[tile * size..(tile + 1) * size];
@@ -464,21 +464,21 @@ fn raise<S: Simd, A: Real>(
     let (width, lanes) = (width::<S, A>(), lanes::<S, A>());
     let shifts = &mut running.shift[tile * width..(tile + 1) * width];
     let sums = &mut running.sum[tile * width..(tile + 1) * width];
-    let lowest = splat::<S, A>(A::from_f64(-1e30));
+    let lowest = A::from_f64(-1e30);
     let slack = splat::<S, A>(A::from_f64(8.0));
-    let mut shift = [lowest; NV];
+    let mut shift = [splat(lowest); NV];
     let mut raised = false;
     for n in 0..NV {
         shift[n] = load::<S, A>(shifts, n * lanes);
         raised |= highest[n].gt(shift[n] + slack).any();
     }
     if raised {
-        let mut factor = [lowest; NV];
+        let mut factor = [splat(lowest); NV];
         for n in 0..NV {
             // Only the rows that need it: what a row gives must not depend on its neighbours by a bit.
             let new = highest[n].gt(shift[n] + slack).select(highest[n], shift[n]);
             // A row that has seen nothing yet: -inf less -inf is no number.
-            factor[n] = A::exp2::<S, 1>([shift[n] - new.max(lowest)])[0];
+            factor[n] = A::exp2::<S, 1>([shift[n] - at_least(new, lowest)])[0];
             store(shifts, n * lanes, new);
             store(sums, n * lanes, load::<S, A>(sums, n * lanes) * factor[n]);
             shift[n] = new;
@@ -490,7 +490,7 @@ fn raise<S: Simd, A: Real>(
         }
     }
     for n in 0..NV {
-        shift[n] = shift[n].max(lowest);
+        shift[n] = at_least(shift[n], lowest);
     }
     shift
 }

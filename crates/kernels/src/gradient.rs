@@ -1,12 +1,13 @@
 //! Gradients at a tile of scores, which every gradient is a product of.
 //!
-//! The weights are computed again from the logsumexp, as in Dao, <https://arxiv.org/abs/2307.08691>, section 3.1.2.
+//! The weights are those that were kept, or computed again from the logsumexp, as in Dao,
+//! <https://arxiv.org/abs/2307.08691>, section 3.1.2.
 
-use crate::KeptWeights;
 use crate::backward::Incoming;
 use crate::block::Block;
 use crate::context::{BLOCK, Context};
 use crate::erased::{Rows, Source};
+use crate::kept::tile_len;
 use crate::micro::{NV, Take, dots, width};
 use crate::pack::rows_to_lanes;
 use crate::real::{Real, V, call, lanes, load, mul_add, splat, store};
@@ -53,12 +54,11 @@ pub(crate) struct PrepareMemory<'s, 'l, A> {
 /// Gathers what a block of queries needs; `factor` is multiplied into all gradients at scores.
 pub(crate) struct Prepare<'a, 's, 'l, 'p, A: Real> {
     pub(crate) ctx: &'a Context<'p, A>,
-    pub(crate) saved: &'a Incoming<'p, A>,
+    pub(crate) saved: &'a Incoming<'s, A>,
     pub(crate) block: &'a Block,
     pub(crate) at: (usize, usize),
     pub(crate) factor: A,
     pub(crate) through_cap: bool,
-    pub(crate) kept: Option<&'s KeptWeights<A>>,
     pub(crate) memory: PrepareMemory<'s, 'l, A>,
 }
 
@@ -80,12 +80,12 @@ fn prepare<'s, S: Simd, A: Real>(work: Prepare<'_, 's, '_, '_, A>) -> Prepared<'
         at: (batch, head),
         factor,
         through_cap,
-        kept,
         memory,
     } = work;
     let sizes = &ctx.sizes;
     let at = (batch, head);
-    let kept = kept
+    let kept = saved
+        .kept
         .and_then(|kept| kept.block(ctx, width::<S, A>(), at, block.start / BLOCK, block.tiles));
     if kept.is_none() {
         rows_to_lanes::<S, A>(
@@ -129,7 +129,7 @@ fn prepare<'s, S: Simd, A: Real>(work: Prepare<'_, 's, '_, '_, A>) -> Prepared<'
         }
     }
     Prepared {
-        query: memory.query,
+        query: if kept.is_some() { &[] } else { memory.query },
         kept,
         grad: memory.grad,
         lse,
@@ -213,7 +213,6 @@ fn gradient<S: Simd, A: Real>(work: Gradient<'_, '_, '_, A>) -> Seen {
     let start = first_row * ROW + tile * width;
     let weights = &mut memory.weights[start..];
     let grads = &mut memory.grads[start..];
-    let query = &prepared.query[tile * d_k * width..(tile + 1) * d_k * width];
     let grad = &prepared.grad[tile * d_v * width..(tile + 1) * d_v * width];
     let (mut lse, mut delta) = ([splat(A::ZERO); NV], [splat(A::ZERO); NV]);
     for n in 0..NV {
@@ -224,12 +223,13 @@ fn gradient<S: Simd, A: Real>(work: Gradient<'_, '_, '_, A>) -> Seen {
     let mut slopes = (ctx.softcap.is_some() && prepared.through_cap).then_some(&mut *memory.slopes);
     let cut = ctx.has_extras() || block.is_cut(tile, place.from, place.to);
     if let Some(kept) = prepared.kept {
-        let rows = ctx.sizes.keys + 1;
-        let kept = &kept[tile * rows * width..(tile + 1) * rows * width];
+        let len = tile_len(ctx.sizes.keys, width);
+        let kept = &kept[tile * len..(tile + 1) * len];
         if restore::<S, A>(kept, place, weights) == Seen::Nothing {
             return Seen::Nothing;
         }
     } else {
+        let query = &prepared.query[tile * d_k * width..(tile + 1) * d_k * width];
         dots::<S, A>(
             keys.data,
             keys.pitch,

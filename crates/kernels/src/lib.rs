@@ -1,8 +1,8 @@
 //! Exact attention on CPU slices: forward and backward, in memory linear in the length.
 //!
 //! [`forward`] and [`backward`] work on strided [`View`]s of rank 4, so that inputs and outputs stay where a projection
-//! left them. [`Problem`] has every option; none of them leaves the fast path. For 64 keys and fewer,
-//! [`forward_keeping`] spares the backward pass to compute the weights again. [`matmul`] makes the products of the
+//! left them. [`Problem`] has every option; none of them leaves the fast path. [`forward_keeping`] spares the backward
+//! pass computing the weights again where they are [few](KeptWeights). [`matmul`] makes the products of the
 //! projections around attention. No result depends, by a bit, on the number of threads.
 //!
 //! ```

@@ -158,10 +158,65 @@ fn a_nan_that_is_seen_is_not_hidden() {
     case.k[30 * 8] = f64::NAN;
     let mut poisoned = case.clone();
     poisoned.q.fill(f64::NAN);
-    for case in [case, poisoned] {
+    let sinks = [[3, 70], [8, 70], [8, 20]].map(|[queries, keys]| {
+        let mut case = Case::new([1, 1, 1, queries, keys, 8, 8], &mut Random(5));
+        case.sink = Some(vec![f64::NAN]);
+        case
+    });
+    for case in [case, poisoned].into_iter().chain(sinks) {
         let answer = case.solve::<f32>();
-        assert!(answer.out.iter().all(|x| x.is_nan()));
-        assert!(answer.lse.iter().all(|x| x.is_nan()));
+        for part in [&answer.out, &answer.lse, &answer.dq, &answer.dk, &answer.dv] {
+            assert!(part.iter().all(|x| x.is_nan()), "{}", case.describe());
+        }
+    }
+}
+
+#[test]
+fn a_gradient_that_lies_otherwise_than_the_output_gives_the_same() {
+    // Wide keys: what is read of a row of the output is shorter than the memory for copies.
+    let shape = [1, 1, 8, 12];
+    for keys in [9, 70] {
+        let mut case = Case::new([1, 1, 1, 8, keys, 16, 12], &mut Random(22));
+        for isa in Isa::available() {
+            case.isa = Some(isa);
+            let right = case.solve::<f32>();
+            let [q, k, v, g, out, lse] = [
+                &case.q,
+                &case.k,
+                &case.v,
+                &case.grad_out,
+                &right.out,
+                &right.lse,
+            ]
+            .map(|x| cast::<f32>(x));
+            let mut turned = vec![0.0; 96];
+            for (at, &x) in g.iter().enumerate() {
+                turned[at % 12 * 8 + at / 12] = x;
+            }
+            let mut problem = Problem::new(
+                View::contiguous(&q, [1, 1, 8, 16]).unwrap(),
+                View::contiguous(&k, [1, 1, keys, 16]).unwrap(),
+                View::contiguous(&v, [1, 1, keys, 12]).unwrap(),
+            );
+            problem.isa = isa;
+            let mut dq = vec![f32::NAN; 128];
+            backward(
+                &problem,
+                &Saved {
+                    out: View::contiguous(&out, shape).unwrap(),
+                    lse: &lse,
+                    kept: None,
+                    grad_out: View::new(&turned, shape, [96, 96, 1, 8], 0).unwrap(),
+                    grad_lse: None,
+                },
+                Gradients {
+                    query: Some(ViewMut::contiguous(&mut dq, [1, 1, 8, 16]).unwrap()),
+                    ..Gradients::default()
+                },
+            )
+            .unwrap();
+            assert!(cast::<f32>(&right.dq) == dq, "{isa:?}");
+        }
     }
 }
 

@@ -3,8 +3,8 @@
 //! `attention_forward` gives the context and the logsumexp of each query row;
 //! `attention_backward` recomputes the probabilities from them, so nothing of size
 //! query_len x key_len is kept between the two
-//! ([FlashAttention](https://arxiv.org/abs/2205.14135)); where keys are 64 at most, the CPU
-//! backends keep the probabilities, which is faster and no more than 65 numbers a query. The
+//! ([FlashAttention](https://arxiv.org/abs/2205.14135)); where there are 64 keys at most, the
+//! CPU backends keep the probabilities, which is faster and still linear in the queries. The
 //! default bodies are written with backend primitives alone ([`tiled`]); CPU backends override
 //! them with the `kernels` crate ([`cpu`]); [`autodiff`] registers the hand-written backward for
 //! all of them.

@@ -220,7 +220,9 @@ impl<T: Float> Inputs<'_, T> {
             Some(slot) => {
                 let mut kept = KeptWeights::default();
                 let done = forward_keeping(&problem, context.view(), &mut logsumexp, &mut kept);
-                slot.put(kept);
+                if !kept.is_empty() {
+                    slot.put(kept);
+                }
                 done
             }
         };
